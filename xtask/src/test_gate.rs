@@ -67,6 +67,7 @@ fn run_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     step("build", || run(cargo(root, ["build", "--all-targets", "--quiet"]).args(BUILD)))?;
     let mut counts = TestCounts::with_suites(rust_suites(&workspace));
     let mut failed = Vec::new();
+    // A failed suite does not stop the others: one run shows every failure.
     let mut suite = |name: &str, work: &mut dyn FnMut() -> anyhow::Result<()>| {
         if let Err(error) = step(name, work) {
             println!("{error:#}");

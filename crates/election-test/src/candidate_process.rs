@@ -66,6 +66,7 @@ impl ElectionTest {
     pub fn start_candidate_with(&mut self, name: &str, pod_id: &str, clock: WallClock) -> &CandidateProcess {
         let config = CandidateConfig { pod_id: pod_id.into(), ..self.config.clone() };
         let text = serde_json::to_string(&config).expect("the configuration is plain data");
+        // The same binary again, so that test and candidate are always the same build.
         let program = std::env::current_exe().expect("this program has a path");
         let program = Program::new(program).named(name).args(&self.arguments).env(VARIABLE, text);
         let program = clock.variables().into_iter().fold(program, |program, (key, value)| program.env(key, value));

@@ -135,6 +135,7 @@ async fn read_oplog_and_lease(database: &Database, key: &str) -> (u64, u64, Opti
         oplog.find(filter).await.expect("the oplog can be read").try_collect().await.expect("the oplog can be read");
     // The holder keeps renewing: entries after the lease was read do not count.
     let written = |entry: &Document| -> i64 {
+        // An oplog entry is a whole document (insert) or a diff with inserted (`i`) and updated (`u`) fields.
         let values = [entry.get_document("o"), entry.get_document("o").and_then(|o| o.get_document("diff"))];
         let found = values.into_iter().flatten().flat_map(|values| {
             let nested = ["u", "i"].into_iter().filter_map(|part| values.get_document(part).ok());
@@ -175,12 +176,12 @@ fn record_warnings() {
 struct WarningRecorder;
 
 #[derive(Default)]
-struct RecordedEvent {
+struct WarningEvent {
     pod_id: String,
     line: String,
 }
 
-impl Visit for RecordedEvent {
+impl Visit for WarningEvent {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "pod_id" {
             value.clone_into(&mut self.pod_id);
@@ -198,7 +199,7 @@ impl<S: Subscriber> Layer<S> for WarningRecorder {
         if *event.metadata().level() > Level::WARN {
             return;
         }
-        let mut recorded = RecordedEvent::default();
+        let mut recorded = WarningEvent::default();
         event.record(&mut recorded);
         let mut all = WARNINGS.lock().expect("no thread panics while it holds the lock");
         all.entry(recorded.pod_id).or_default().push(recorded.line);

@@ -67,6 +67,7 @@ pub fn evaluate<'a>(
         }
     }
     evaluation.overlaps = overlaps(intervals);
+    // A late save is allowed if no higher term had claimed the checkpoint yet.
     late.retain(|(term, at, _)| claims.iter().any(|(higher, claimed)| higher > term && claimed < at));
     evaluation.late_saves = late.into_iter().map(|(term, _, candidate)| (term, candidate)).collect();
     beginnings.sort_by(|left, right| left.0.total_cmp(&right.0));
@@ -74,6 +75,7 @@ pub fn evaluate<'a>(
     let numbered = beginnings.windows(2).filter(|pair| pair[0].1 > 0 && pair[0].1 >= pair[1].1);
     evaluation.out_of_order = numbered.map(|pair| (pair[0].1, pair[1].1)).collect();
     evaluation.terms = beginnings.into_iter().map(|(_, term, candidate)| (term, candidate)).collect();
+    // Stable: saves of one term keep their order.
     saves.sort_by_key(|(term, _)| *term);
     let back = saves.windows(2).filter(|pair| pair[0].1 >= pair[1].1);
     evaluation.moved_back = back.map(|pair| (pair[0].1.clone(), pair[1].1.clone())).collect();
@@ -133,6 +135,7 @@ fn overlaps(mut intervals: Vec<LeadershipInterval>) -> Vec<(LeadershipInterval, 
         {
             found.push((earlier.clone(), interval.clone()));
         }
+        // Keep the interval that ends last: a long one may overlap several that follow.
         if latest.as_ref().is_none_or(|earlier| earlier.to < interval.to) {
             latest = Some(interval);
         }

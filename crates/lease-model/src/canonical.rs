@@ -37,12 +37,14 @@ fn named(state: &ModelState, order: &[usize; PODS]) -> ModelState {
     state.pods = order.map(|place| state.pods[place]);
     let mut names = CandidateRenaming::of(&state.pods);
     state.visit(&mut names);
+    // The network has no order: sorted, equal sets of messages are equal states.
     state.late.sort_unstable();
     state.late_checkpoint_requests.sort_unstable();
     state
 }
 
 fn pack_terms(state: &mut ModelState) {
+    // Without a stored lease there is no current term to measure from.
     let Some(majority) = state.store.majority else { return };
     let current = majority.record.version.term;
     let mut below = LowerTerms { current, present: 0 };
@@ -95,6 +97,7 @@ struct HeartbeatRanking(HeartbeatSet);
 
 impl StateVisitor for HeartbeatRanking {
     fn heartbeat(&mut self, owner: CandidateNumber, heartbeat: &mut u8) {
+        // Shifted by one: bit zero stands for "never sent" and does not count.
         let below = (self.0.0[usize::from(owner.0)] & ((1 << *heartbeat) - 1)) >> 1;
         if *heartbeat > 0 {
             *heartbeat = below.count_ones() as u8 + 1;
@@ -136,6 +139,7 @@ impl PodOrderings {
         let [a, b, c] = self.sorted;
         let [first, last] = self.equal;
         let both = first && last;
+        // Only pods with equal keys may be swapped, so at most six orders are tried.
         let all = [
             ([a, b, c], true),
             ([b, a, c], first),

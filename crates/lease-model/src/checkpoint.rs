@@ -19,13 +19,13 @@ pub struct ModelCheckpoint {
 
 /// The producer of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProducerState {
+pub struct ModelProducer {
     /// The position it has published up to, if it has claimed the checkpoint in its term.
     pub claimed: Option<u8>,
     pub request: Option<CheckpointRequest>,
 }
 
-impl ProducerState {
+impl ModelProducer {
     pub const NONE: Self = Self { claimed: None, request: None };
 }
 

@@ -165,6 +165,7 @@ fn push_store_actions(state: &ModelState, bounds: &Bounds, actions: &mut Vec<Mod
     }
     if is_within(bounds.failovers, state.faults.failovers) {
         for &offset in &bounds.offsets {
+            // A failover that keeps every write and the clock changes nothing.
             let changes = |kept: &usize| *kept < unreplicated || offset != state.store.offset;
             actions.extend((0..=unreplicated).filter(changes).map(|kept| ModelAction::FailOver { kept, offset }));
         }

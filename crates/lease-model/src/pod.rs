@@ -10,7 +10,7 @@ use lease::decide::{CandidateState, HeldLease, LeaseObservation};
 use lease::record::{LeaseRecord, LeaseStatement, LeaseVersion, ServerTime};
 use lease::{Term, Timing};
 
-use crate::checkpoint::ProducerState;
+use crate::checkpoint::ModelProducer;
 use crate::compact::{CandidateNumber, CompactRecord, SentStatement, compact_number, compact_term};
 use crate::time::{LeaseAge, PodTiming, WaitAge};
 
@@ -28,7 +28,7 @@ pub struct ModelPod {
     pub held: Option<CompactHeldLease>,
     /// The statement whose reply it waits for.
     pub pending: Option<PendingStatement>,
-    pub work: ProducerState,
+    pub work: ModelProducer,
 }
 
 /// A voluntary step-down from this term.
@@ -92,7 +92,7 @@ impl ModelPod {
             pending_read: None,
             held: None,
             pending: None,
-            work: ProducerState::NONE,
+            work: ModelProducer::NONE,
         }
     }
 

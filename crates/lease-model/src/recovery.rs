@@ -70,6 +70,7 @@ impl<'a> FaultFreeRun<'a> {
     /// Delivers everything and lets every pod act. Three rounds are enough for a refused claim and a raised term.
     fn run_round(&mut self) {
         self.deliver();
+        // Refused claim, raised term, new claim.
         for _ in 0..3 {
             for p in 0..self.bounds.pods.len() {
                 self.elect(p);

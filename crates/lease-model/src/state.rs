@@ -22,13 +22,13 @@ pub struct ModelState {
     pub late: [Option<SentStatement>; MAX_LATE],
     pub checkpoint: ModelCheckpoint,
     pub late_checkpoint_requests: [Option<CheckpointRequest>; MAX_LATE],
-    pub faults: FaultCounts,
+    pub faults: UsedFaults,
     pub history: HistoryVariables,
 }
 
 /// How many of the bounded faults have happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FaultCounts {
+pub struct UsedFaults {
     pub crashes: u8,
     pub failovers: u8,
     pub step_downs: u8,
@@ -66,7 +66,7 @@ impl ModelState {
             late: [None; MAX_LATE],
             checkpoint: ModelCheckpoint::default(),
             late_checkpoint_requests: [None; MAX_LATE],
-            faults: FaultCounts::default(),
+            faults: UsedFaults::default(),
             history: HistoryVariables::default(),
         }
     }

@@ -127,6 +127,7 @@ impl ModelState {
         self.faults.step_downs += u8::from(bounds.step_downs.is_some());
         let pod = &mut self.pods[p];
         let term = pod.term();
+        // Set before the release is sent: the pod must not take its own lease back.
         pod.step_down_pause = Some(RecentStepDown { term, age: WaitAge::ZERO });
         if !bounds.has(ProtocolDefect::ReleaseBeforeGateCloses) {
             pod.held = None;
@@ -243,6 +244,7 @@ impl ModelState {
     fn delete(&mut self) {
         self.faults.deletions += 1;
         self.store.majority = None;
+        // After a deletion terms may start at one again; reuse is only checked since then.
         self.history.granted = 0;
         for pod in &mut self.pods {
             if let Some(held) = &mut pod.held {

@@ -62,6 +62,7 @@ impl ModelStore {
     pub fn replicate(&mut self) -> Option<CandidateNumber> {
         let write = self.unreplicated[0]?;
         self.majority = Some(write.lease);
+        // The oldest write leaves at the front; the array stays dense.
         self.unreplicated.rotate_left(1);
         self.unreplicated[MAX_UNREPLICATED - 1] = None;
         Some(write.awaited_by)

@@ -61,6 +61,7 @@ pub fn shortest(bounds: &Bounds, invariant: &'static str) -> Option<Counterexamp
     loop {
         let model = LeaseProtocol::new(bounds.clone()).checker().finish_when(HasDiscoveries::AllOf([invariant].into()));
         // A history of n steps ends at depth n + 1.
+        // The first counterexample is not always the shortest: search again with its length as the bound.
         let search = match &found {
             Some(shorter) => model.target_max_depth(shorter.history.len() + 1),
             None => model,

@@ -17,6 +17,7 @@ impl LeaseBackoff {
 
     /// Counts a failure and returns the delay before the next attempt.
     pub(crate) fn next_delay(&mut self) -> Duration {
+        // The cap keeps the shift in range; `longest` is reached long before.
         let factor = 1_u32 << self.failures.min(16);
         self.failures = self.failures.saturating_add(1);
         let span = self.first.saturating_mul(factor).min(self.longest);

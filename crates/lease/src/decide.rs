@@ -140,6 +140,7 @@ impl LeaseObservation {
 
     fn remember(self, record: Option<LeaseRecord>) -> Self {
         let Some(record) = record else { return self };
+        // After a release nobody relies on the ttl any more.
         let holder_ttl = if record.version.holder.is_some() { record.ttl } else { Duration::ZERO };
         Self { highest_term: self.highest_term.max(record.version.term), holder_ttl, ..self }
     }
@@ -198,6 +199,7 @@ pub fn decide_standby(
     {
         return StandbyAction::Wait { until: pause.until };
     }
+    // Above every term ever seen, even if the record was deleted or restored since.
     let term = observation.highest_term.next();
     let candidate = state.id;
     let until = observation.unchanged_since + ttl.max(observation.holder_ttl);

@@ -52,6 +52,7 @@ impl LeaseDocument {
         let ttl = Duration::from_millis(u64::try_from(ttl).unwrap_or(0));
         LeaseRecord {
             version: LeaseVersion { holder: self.holder, term: self.term, heartbeat: self.heartbeat },
+            // A damaged document must not make a standby wait for years.
             ttl: ttl.min(LONGEST_TTL),
             expires_at: ServerTime(self.expires_at.timestamp_millis()),
         }

@@ -239,6 +239,7 @@ impl<S: LeaseStore> Elector<S> {
             }
             TermEnd::Lost(loss) => {
                 stop.send_replace(Some(StopSignal::Lost));
+                // The work has been told to stop, but may still run. `follow` waits for it before it takes another term.
                 self.unfinished_work = Some(work);
                 self.log_loss(term, &loss);
                 None
@@ -329,6 +330,7 @@ impl<S: LeaseStore> Elector<S> {
     async fn release(&mut self, held: &HeldLease, loss: &LossReason) {
         let term = held.term();
         self.log_loss(term, loss);
+        // A pod that shuts down does not compete again, so it needs no pause.
         if *loss != LossReason::ShuttingDown {
             self.candidate.record_step_down(term, self.clock.now(), &self.config.election.timing);
         }

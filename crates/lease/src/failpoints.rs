@@ -9,20 +9,21 @@ pub const STALL_VARIABLE: &str = "HEADWATER_FAILPOINT_STALL";
 /// Overrides, in milliseconds, how long a loop may stay without progress before it counts as stalled.
 pub const STALL_LIMIT_VARIABLE: &str = "HEADWATER_FAILPOINT_STALL_LIMIT";
 
+/// The loops of this crate. A test names one by its `Debug` form.
 #[derive(Debug)]
-struct Elector;
-
-#[derive(Debug)]
-struct Standby;
+enum ElectorLoop {
+    Elector,
+    Standby,
+}
 
 /// Returns at once, unless a test stalls the elector of a leader.
 pub(crate) async fn stall_elector() {
-    stall(&Elector).await;
+    stall(&ElectorLoop::Elector).await;
 }
 
 /// Returns at once, unless a test stalls the elector of a standby.
 pub(crate) async fn stall_standby() {
-    stall(&Standby).await;
+    stall(&ElectorLoop::Standby).await;
 }
 
 /// Returns at once, unless a test stalls the loop of this name.

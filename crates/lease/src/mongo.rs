@@ -57,6 +57,8 @@ impl MongoLeaseStore {
     pub fn open(options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
         let client = Client::with_options(with_lease_timeouts(options, timing))
             .map_err(|source| store_error("open", &name)(source))?;
+        // Journaled on a majority: neither a crash nor a failover may bring an older version back. With the timeout, a
+        // missing majority is a reply (`writeConcernError`), not silence.
         let majority = WriteConcern::builder()
             .w(Acknowledgment::Majority)
             .journal(true)
@@ -90,6 +92,7 @@ impl MongoLeaseStore {
     /// another upsert wins the race, the statement counts as refused.
     async fn create(&self, candidate: CandidateId, term: Term, heartbeat: u64) -> Result<Option<LeaseRecord>, Error> {
         let key = &self.name.key;
+        // An upsert that finds nothing starts from a document with only `_id`: that is how "absent" looks inside the pipeline.
         let absent = doc! { "$eq": ["$$ROOT", { "_id": { "$literal": key } }] };
         let mut lease = doc! { "_id": { "$literal": key }, "format": FORMAT };
         lease.extend(self.holder_fields(candidate, term, heartbeat)?);
@@ -99,6 +102,7 @@ impl MongoLeaseStore {
         match request.return_document(ReturnDocument::After).await {
             Ok(Some(stored)) => {
                 let record = self.parse_own(&stored)?.to_record();
+                // The update also returns a document that another candidate created first; only our own version is a success.
                 let ours = LeaseVersion { holder: Some(candidate), term, heartbeat };
                 Ok((record.version == ours).then_some(record))
             }
@@ -184,6 +188,7 @@ impl LeaseStore for MongoLeaseStore {
             }
             LeaseStatement::TakeIfExpired { expected, max_clock_skew, candidate, term, heartbeat } => {
                 let mut filter = self.version_filter(&expected)?;
+                // Inside the filter, so that the server compares and takes in one atomic step.
                 let grace = doc! { "$add": ["$expiresAt", to_millis(max_clock_skew)] };
                 filter.insert("$expr", doc! { "$gt": ["$$NOW", grace] });
                 self.update("take", filter, take_update(self.holder_fields(candidate, term, heartbeat)?)).await
@@ -195,6 +200,7 @@ impl LeaseStore for MongoLeaseStore {
             }
             LeaseStatement::Raise { candidate, term, to, heartbeat } => {
                 let mut filter = self.holder_filter(candidate, term)?;
+                // Both conditions on one field: still our term, and below the new one.
                 filter.insert("term", doc! { "$eq": to_i64(term)?, "$lt": to_i64(to)? });
                 filter.insert("heartbeat", doc! { "$lt": heartbeat_to_i64(heartbeat) });
                 self.update("raise", filter, take_update(self.holder_fields(candidate, to, heartbeat)?)).await

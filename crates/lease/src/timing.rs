@@ -51,6 +51,7 @@ impl Timing {
         if renew_deadline - heartbeat < MIN_RENEW_WINDOW {
             return Err(InvalidTiming::NoTimeToRenew);
         }
+        // Integer form of `renew_deadline / (1 − ρ) < ttl / (1 + ρ)`, rounded to the safe side.
         let longest_validity = renew_deadline.saturating_mul(100 + DRIFT_PERCENT);
         let shortest_wait = ttl.saturating_mul(100 - DRIFT_PERCENT);
         if shortest_wait <= longest_validity {

@@ -104,6 +104,7 @@ impl PackageCache {
             .prefix(&staging_prefix(package))
             .tempdir_in(&self.root)
             .map_err(|source| Error::Folder { doing: "create a folder in", path: self.root.clone(), source })?;
+        // One level below the staging folder: the damaged copy moves next to it and is removed with it.
         let fresh = staging.path().join("fresh");
         create_folder(&fresh)?;
         fetch(&fresh).map_err(|source| Error::Fetch { package: package.npm.clone(), source })?;
@@ -168,6 +169,7 @@ fn verify_file(folder: &Path, pinned: &PinnedFile) -> Result<(), PackageProblem>
 fn sha256_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
+    // A megabyte per read: hashing, not the system call, is then the limit.
     let mut buffer = vec![0; 1 << 20];
     loop {
         let read = io::Read::read(&mut file, &mut buffer)?;

@@ -42,6 +42,7 @@ impl ReservedPort {
         fs::create_dir_all(&folder)?;
         let lock = File::options().create(true).append(true).open(folder.join(number.to_string()))?;
         lock.try_lock()?;
+        // The lock covers our own processes; the bind finds everyone else. The listener closes at once.
         TcpListener::bind((Ipv4Addr::LOCALHOST, number))?;
         Ok(Self { number, _lock: lock })
     }

@@ -232,6 +232,7 @@ impl MongoServer {
     async fn launch(&mut self) -> Result<(), Error> {
         self.log.begin_new_start().map_err(|source| Error::File { path: self.log.path().into(), source })?;
         let command = self.config.command(&self.binaries, self.port(), &self.log)?;
+        // Only for the error message; `command` already has the right program.
         let program = self.binaries.mongod.clone();
         self.child = Some(child::spawn(command).map_err(|source| Error::Start { program, source })?);
         let deadline = Instant::now() + self.config.ready_within;
