@@ -116,8 +116,8 @@ impl RuleChecker<'_> {
             && (source.kind, producer.start) == (SourceKind::Events, StartPosition::Beginning)
             && source.sequence.is_none()
         {
-            let what = "is missing, and `producer.start: beginning` needs it: without it old events have no order; write, for example, \
-                        `sequence: version`, or `producer.start: now`";
+            let what = "is missing, but `producer.start: beginning` needs it to order existing events; write, for example, `sequence: version`, \
+                        or use `producer.start: now`";
             self.report("source.sequence", what);
         }
     }

@@ -413,7 +413,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "",
         "read_models: { _headwater_cursors: { when: { OrderPlaced: delete } } }\n",
-        "line 4, column 36: `read_models._headwater_cursors` is the name of a collection Headwater keeps for itself",
+        "line 4, column 36: `read_models._headwater_cursors` is the name of a collection that Headwater uses itself",
     ),
     (
         "",
