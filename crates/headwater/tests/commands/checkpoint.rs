@@ -171,7 +171,7 @@ async fn an_idle_leader_notices_a_checkpoint_reset() {
     wait_past(&fixture, &Json::Null).await;
     move_checkpoint_into_future(&fixture).await;
     // The leader continues from there in a new term, and publishes nothing.
-    pod.wait_for_line("term raised above what it guards", SOON).await;
+    pod.wait_for_line("term raised above the one seen", SOON).await;
     wait_for("the status to tell it", SOON, async || {
         let output = fixture.run(&["status", "--json"]).await;
         let status = output.json();
