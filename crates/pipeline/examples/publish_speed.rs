@@ -17,7 +17,9 @@ use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
 use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken, Term};
-use pipeline::publish::{CaptureInput, Config, Handle, PublishTerm, Publisher, RejectedStore, ServiceBusTopic};
+use pipeline::publish::{
+    CaptureInput, Config, Handle, PublishTerm, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
+};
 use pipeline::stored::ClaimCheckStore;
 use servicebus::Client;
 
@@ -77,8 +79,12 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
     let topic = ServiceBusTopic::new(bus, "events", "read-models", Arc::new(|| true));
     let (handle, config) = (Handle::default(), Config::default());
     let window = NonZeroUsize::get(config.window_events);
-    let kept = (ClaimCheckStore::new(&database, config.keep_oversize), RejectedStore::new(&database, "speed"));
-    let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, checkpoints, kept, handle.clone());
+    let stores = PublisherStores {
+        checkpoints,
+        claim_checks: ClaimCheckStore::new(&database, config.keep_oversize),
+        rejected: RejectedStore::new(&database, "speed"),
+    };
+    let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, stores, handle.clone());
 
     let backlog = Backlog::new(events, bytes, aggregates);
     let made = { Backlog::new(20_000.min(events), bytes, aggregates).cost().await };

@@ -22,7 +22,9 @@ use crate::capture::{self, Capture, StartPosition};
 use crate::checkpoint::{self, Checkpoint, CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use crate::error_chain::error_chain;
 use crate::event::{Epoch, Term};
-use crate::publish::{self, PublishEnd, PublishTerm, PublishTracer, Publisher, RejectedStore, ServiceBusTopic};
+use crate::publish::{
+    self, PublishEnd, PublishTerm, PublishTracer, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
+};
 use crate::source::SourceConfig;
 use crate::stored::ClaimCheckStore;
 
@@ -378,20 +380,14 @@ impl Producer {
         let ProducerDependencies { pipeline, coordination, bus, topic, subscription, .. } = &self.dependencies;
         let gate = leadership.gate().clone();
         let topic = ServiceBusTopic::new(bus.clone(), topic, subscription, Arc::new(move || gate.is_open()));
-        let stores = (
-            ClaimCheckStore::new(coordination, self.config.publish.keep_oversize),
-            RejectedStore::new(coordination, pipeline),
-        );
-        let tenure = PublishTerm { claim: claim.clone(), epoch };
-        Publisher::new(
-            self.config.publish.clone(),
-            tenure,
-            topic,
-            Arc::clone(&self.checkpoints),
-            stores,
-            self.publishing.clone(),
-        )
-        .with_tracer(self.tracer.clone())
+        let stores = PublisherStores {
+            checkpoints: Arc::clone(&self.checkpoints),
+            claim_checks: ClaimCheckStore::new(coordination, self.config.publish.keep_oversize),
+            rejected: RejectedStore::new(coordination, pipeline),
+        };
+        let term = PublishTerm { claim: claim.clone(), epoch };
+        Publisher::new(self.config.publish.clone(), term, topic, stores, self.publishing.clone())
+            .with_tracer(self.tracer.clone())
     }
 }
 

@@ -7,9 +7,9 @@ use futures_util::future::BoxFuture;
 
 use super::config::CheckpointInterval;
 use super::prefix::{AcknowledgedPrefix, CheckpointPosition};
-use crate::checkpoint::{CheckpointStore, Claim, Error, SaveResult};
+use super::publisher::PublishTerm;
+use crate::checkpoint::{CheckpointStore, Error, SaveResult};
 use crate::error_chain::error_chain;
-use crate::event::Epoch;
 use crate::retry::backoff;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -17,8 +17,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
 pub(super) struct CheckpointSaver<S> {
     store: Arc<S>,
-    claim: Claim,
-    epoch: Epoch,
+    term: PublishTerm,
     interval: CheckpointInterval,
     /// A save is due after this many events.
     after_events: u64,
@@ -33,15 +32,14 @@ pub(super) struct CheckpointSaver<S> {
 impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
     pub(super) fn new(
         store: Arc<S>,
-        (claim, epoch): (Claim, Epoch),
+        term: &PublishTerm,
         interval: CheckpointInterval,
         after_events: u64,
         now: Instant,
     ) -> Self {
         Self {
             store,
-            claim,
-            epoch,
+            term: term.clone(),
             interval,
             after_events,
             in_flight: None,
@@ -63,7 +61,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
             self.pending = Some((position, before + events));
         }
         let Some((position, _)) = self.pending.clone() else { return };
-        let (store, claim, epoch) = (Arc::clone(&self.store), self.claim.clone(), self.epoch);
+        let (store, PublishTerm { claim, epoch }) = (Arc::clone(&self.store), self.term.clone());
         self.last = now;
         self.in_flight =
             Some(Box::pin(async move { store.save(&claim, epoch, &position.phase, position.cluster_time).await }));

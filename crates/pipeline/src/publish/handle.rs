@@ -51,6 +51,24 @@ pub enum PauseReason {
     Unreachable,
 }
 
+impl PauseReason {
+    /// The problem, and what an operator or the publisher does about it.
+    pub(super) fn describe(self, topic: &str, subscription: &str) -> String {
+        match self {
+            Self::SubscriptionMissing => format!(
+                "subscription `{subscription}` of topic `{topic}` does not exist; run `headwater topology apply`"
+            ),
+            Self::TopicMissing => format!("topic `{topic}` does not exist; run `headwater topology apply`"),
+            Self::Unauthorized => {
+                "Service Bus refuses the credentials; check `service_bus.connection_string`".to_owned()
+            }
+            Self::Disabled => format!("topic `{topic}` or its subscription is disabled; enable it"),
+            Self::Busy => "Service Bus throttles or is over its quota; retrying".to_owned(),
+            Self::Unreachable => "Service Bus is unreachable; retrying".to_owned(),
+        }
+    }
+}
+
 /// Progress in cluster time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PublishProgress {
@@ -111,15 +129,9 @@ impl Handle {
         &self.0.counters
     }
 
-    /// Says so in the log when a pause begins or ends.
-    pub(super) fn set_state(&self, state: PublishState) {
-        let before = self.0.state.send_replace(state);
-        match (before, state) {
-            (before, state) if before == state => {}
-            (_, PublishState::Paused(why)) => tracing::warn!(?why, "publishing pauses"),
-            (PublishState::Paused(why), _) => tracing::info!(?why, "publishing goes on"),
-            _ => {}
-        }
+    /// Returns the state before.
+    pub(super) fn set_state(&self, state: PublishState) -> PublishState {
+        self.0.state.send_replace(state)
     }
 
     pub(super) fn record_acknowledged(&self, time: Timestamp) {

@@ -39,6 +39,12 @@ pub(super) enum CompletedWrite {
     },
 }
 
+/// The slot that a rejected event holds in its lane, and the marker that replaces it, if one fits.
+pub(super) struct ReservedSlot {
+    pub(super) lane: LaneId,
+    pub(super) marker: Option<Bytes>,
+}
+
 pub(super) struct PendingWrites {
     claim_checks: ClaimCheckStore,
     rejected: RejectedStore,
@@ -84,8 +90,8 @@ impl PendingWrites {
         }));
     }
 
-    /// Stores a rejected event. `slot` is its lane, and the marker that replaces it, if one fits.
-    pub(super) fn reject(&self, ordinal: Ordinal, rejection: RejectedEvent, slot: Option<(LaneId, Option<Bytes>)>) {
+    /// Stores a rejected event.
+    pub(super) fn reject(&self, ordinal: Ordinal, rejection: RejectedEvent, slot: Option<ReservedSlot>) {
         let (rejected, term, handle) = (self.rejected.clone(), self.term, self.handle.clone());
         handle.counters().rejected.fetch_add(1, Relaxed);
         let (reason, message_id) = (rejection.reason.code(), &rejection.message_id);
@@ -96,8 +102,12 @@ impl PendingWrites {
                 retry.back_off(&error).await;
             }
             match slot {
-                Some((lane, Some(message))) => CompletedWrite::MessageReady { lane, ordinal, message },
-                Some((lane, None)) => CompletedWrite::EventRejected { lane: Some(lane), ordinal },
+                Some(ReservedSlot { lane, marker: Some(message) }) => {
+                    CompletedWrite::MessageReady { lane, ordinal, message }
+                }
+                Some(ReservedSlot { lane, marker: None }) => {
+                    CompletedWrite::EventRejected { lane: Some(lane), ordinal }
+                }
                 None => CompletedWrite::EventRejected { lane: None, ordinal },
             }
         }));

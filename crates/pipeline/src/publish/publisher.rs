@@ -1,14 +1,16 @@
-//! The loop: fill lanes, send, take acknowledgements, let the checkpoint follow.
+//! The publish loop: admits captured events to the send window, sends them, takes outcomes, and lets the checkpoint follow.
 //!
-//! One task. It waits for whatever comes first and then does everything that is possible; all decisions about order are [`Lanes`]', about
-//! the checkpoint [`AcknowledgedPrefix`]'s. What it cannot do now (a bus that is busy, away, or without its subscription) it holds, and says why.
+//! One task. It waits for the first event and then does everything that is possible. Each part owns its state: `admission` (captured events to
+//! messages), `window` (order and acknowledgements), `topic_connection` (the sender link), `subscription_probe`, `drain_timer`, and beside them
+//! `CheckpointSaver` and `PendingWrites`. While Service Bus is busy, unreachable or without the subscription, the publisher pauses and logs why.
 
 mod admission;
-mod drain;
-mod sending;
+mod drain_timer;
+mod outcomes;
 mod subscription_probe;
+mod topic_connection;
+mod window;
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,20 +20,20 @@ use futures_util::FutureExt;
 use servicebus::SendOutcome;
 use tokio::sync::mpsc;
 
-use self::drain::DrainDeadlines;
-use self::sending::TopicConnection;
+use self::admission::{Admission, Destination};
+use self::drain_timer::DrainTimer;
 use self::subscription_probe::SubscriptionProbe;
+use self::topic_connection::{ConnectionEvent, TopicConnection};
+use self::window::SendWindow;
 use super::batch::BatchLimits;
 use super::checkpoint_saver::CheckpointSaver;
 use super::config::Config;
 use super::error::{Error, PublishEnd};
 use super::handle::{Handle, PauseReason, PublishState};
-use super::lanes::Lanes;
 use super::message::Encoder;
 use super::pending_writes::{CompletedWrite, PendingWrites};
-use super::prefix::AcknowledgedPrefix;
 use super::rejected::RejectedStore;
-use super::topic::{LinkLimits, PublishTopic};
+use super::topic::PublishTopic;
 use super::traced_events::{PublishTracer, TracedEvents};
 use crate::capture::CaptureItem;
 use crate::checkpoint::{self, CheckpointStore, Claim, SaveResult};
@@ -39,9 +41,9 @@ use crate::event::Epoch;
 use crate::failpoints::LoopStall;
 use crate::stored::ClaimCheckStore;
 
-/// Where captured events come from, in order. `None`: there is no more to come, and what there was is to be brought out.
+/// The captured items, in order. `None` ends the input; the publisher then drains.
 pub trait CaptureInput: Send {
-    /// Cancel-safe: what is not returned is not lost.
+    /// Cancel-safe: an item that is not returned is not lost.
     fn next(&mut self) -> impl Future<Output = Option<Vec<CaptureItem>>> + Send;
 }
 
@@ -51,102 +53,87 @@ impl CaptureInput for mpsc::Receiver<Vec<CaptureItem>> {
     }
 }
 
-/// In whose name is published.
+/// The claim and epoch under which the publisher works.
 #[derive(Clone, Debug)]
 pub struct PublishTerm {
     pub claim: Claim,
     pub epoch: Epoch,
 }
 
+/// The stores that the publisher writes.
+pub struct PublisherStores<S> {
+    pub checkpoints: Arc<S>,
+    pub claim_checks: ClaimCheckStore,
+    pub rejected: RejectedStore,
+}
+
 /// Publishes during one term.
 pub struct Publisher<T: PublishTopic, S> {
     config: Config,
-    tenure: PublishTerm,
+    term: PublishTerm,
     handle: Handle,
-    encoder: Encoder,
-    lanes: Lanes,
-    prefix: AcknowledgedPrefix,
+    topic: Arc<T>,
+    admission: Admission,
+    window: SendWindow,
     saver: CheckpointSaver<S>,
     pending_writes: PendingWrites,
     connection: TopicConnection<T>,
     probe: SubscriptionProbe<T>,
-    traces: TracedEvents,
-    /// Captured, and not yet in a lane.
-    pending: VecDeque<CaptureItem>,
-    limits: Option<LinkLimits>,
-    /// Events taken and not behind the saved checkpoint.
-    unsaved: u64,
-    /// The intake has ended: nothing more comes.
-    exhausted: bool,
-    /// Set by the word to stop, or by the end of the intake, whichever comes first.
-    draining: Option<DrainDeadlines>,
-    /// Time ran out: nothing more is sent, only saved.
-    given_up: bool,
+    drain: DrainTimer,
 }
 
-/// What the loop woke up for.
-enum PublisherEvent<L> {
-    Lost,
+/// What woke the loop.
+enum PublisherEvent {
+    TermLost,
     Stop,
     Captured(Option<Vec<CaptureItem>>),
-    Outcomes,
+    Connection(ConnectionEvent),
     Saved(Result<SaveResult, checkpoint::Error>),
     Stored(CompletedWrite),
-    Opened(Result<L, servicebus::Error>),
     Probed(Result<bool, servicebus::Error>),
-    /// A moment has come, or there is more to do.
-    Time,
+    /// A timer is due, or there is more to admit.
+    Timer,
 }
 
-/// However quiet it is, the loop looks at its clock this often.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The loop wakes at least this often.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
-    pub fn new(
-        config: Config,
-        tenure: PublishTerm,
-        topic: T,
-        checkpoints: Arc<S>,
-        (oversize, rejected): (ClaimCheckStore, RejectedStore),
-        handle: Handle,
-    ) -> Self {
-        let (topic, now) = (Arc::new(topic), Instant::now());
-        let PublishTerm { claim, epoch } = tenure.clone();
+    pub fn new(config: Config, term: PublishTerm, topic: T, stores: PublisherStores<S>, handle: Handle) -> Self {
+        let PublisherStores { checkpoints, claim_checks, rejected } = stores;
+        let topic = Arc::new(topic);
+        let encoder = Encoder::new(config.body, config.sessions, term.epoch, term.claim.term);
+        // The link sets the real size limit of a batch.
         let batch_limits = BatchLimits { count: config.batch_count.get(), bytes: 0, linger: config.linger };
         Self {
-            encoder: Encoder::new(config.body, config.sessions, epoch, claim.term),
-            lanes: Lanes::new(config.window(), batch_limits),
-            prefix: AcknowledgedPrefix::default(),
-            pending_writes: PendingWrites::new(oversize, rejected, claim.term, handle.clone()),
-            saver: CheckpointSaver::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
+            admission: Admission::new(encoder, config.window().events as u64),
+            window: SendWindow::new(config.window(), batch_limits),
+            saver: CheckpointSaver::new(checkpoints, &term, config.checkpoint, config.save_after(), Instant::now()),
+            pending_writes: PendingWrites::new(claim_checks, rejected, term.claim.term, handle.clone()),
             connection: TopicConnection::new(Arc::clone(&topic)),
-            probe: SubscriptionProbe::new(topic),
-            traces: TracedEvents::default(),
-            pending: VecDeque::new(),
-            limits: None,
-            unsaved: 0,
-            exhausted: false,
-            draining: None,
-            given_up: false,
+            probe: SubscriptionProbe::new(Arc::clone(&topic)),
+            drain: DrainTimer::default(),
+            topic,
             handle,
-            tenure,
+            term,
             config,
         }
     }
 
-    /// Who is told of the events it wants traced.
+    /// Sets the tracer, which receives a trace of each sampled event.
     #[must_use]
     pub fn with_tracer(mut self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
-        self.traces = TracedEvents::new(tracer);
-        self.encoder = self.encoder.sampling(self.traces.sampling());
+        let traces = TracedEvents::new(tracer);
+        self.admission = self.admission.with_sampling(traces.sampling());
+        self.window.set_traces(traces);
         self
     }
 
-    /// Publishes what `input` gives. From its end, or from `stop` on, what there is is brought out, for no longer than `drain` of the
-    /// configuration, whatever the bus does. After `lost` the term is over, and nothing more is done.
+    /// Publishes the items of `input`. When it ends, or on `stop`, drains for at most `drain` of the configuration, whatever Service Bus does. On
+    /// `lost` the term is over, and the publisher returns at once.
     ///
-    /// `stop` must also end the intake. It is heard whether or not there is room for what the intake holds: waiting for its end would be
-    /// waiting for the bus.
+    /// `stop` must also end the input. The loop reacts to `stop` even while the window is full: waiting for the end of the input would mean waiting
+    /// for Service Bus.
     pub async fn run(
         mut self,
         input: impl CaptureInput,
@@ -157,7 +144,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         self.pending_writes.create_indexes();
         let ended = self.publish(input, stop, lost).await;
         self.update_gauges();
-        self.handle.set_state(PublishState::Idle);
+        self.set_state(PublishState::Idle);
         ended
     }
 
@@ -172,64 +159,105 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         loop {
             let now = Instant::now();
             self.check_timers(now);
-            let more = self.admit(now);
+            let has_more = self.admit(now);
             self.send_ready(now);
-            // What is not saved when the time is over is sent again.
-            let immediately = self.draining.is_some();
-            self.saver.start_if_due(&mut self.prefix, now, immediately);
+            // A drain saves at once: the next leader republishes everything that is not saved.
+            let immediately = self.drain.is_active();
+            self.saver.start_if_due(self.window.prefix_mut(), now, immediately);
             if let Some(ended) = self.finished(now) {
                 return Ok(ended);
             }
             self.update_gauges();
-            if !self.lanes.is_empty() {
+            if !self.window.is_empty() {
                 LoopStall::Publish.block_if_enabled().await;
             }
             let wake = self.next_timer(now, immediately);
-            let wants_input = self.pending.is_empty() && !self.exhausted;
+            let wants_input = self.admission.wants_input();
+            // cancel-safe, each: the next call returns what this one did not
             let event = tokio::select! {
-                () = &mut lost => PublisherEvent::Lost,
+                () = &mut lost => PublisherEvent::TermLost,
                 () = &mut stop => PublisherEvent::Stop,
-                // cancel-safe, each: what was not returned is there when asked again
                 captured = input.next(), if wants_input => PublisherEvent::Captured(captured),
-                opened = self.connection.next(&mut outcomes) => opened.map_or(PublisherEvent::Outcomes, PublisherEvent::Opened),
+                event = self.connection.next(&mut outcomes) => PublisherEvent::Connection(event),
                 saved = self.saver.finished() => PublisherEvent::Saved(saved),
                 stored = self.pending_writes.next() => PublisherEvent::Stored(stored),
                 exists = self.probe.finished() => PublisherEvent::Probed(exists),
-                () = tokio::time::sleep_until(wake.into()) => PublisherEvent::Time,
-                () = tokio::task::yield_now(), if more => PublisherEvent::Time,
+                () = tokio::time::sleep_until(wake.into()) => PublisherEvent::Timer,
+                () = tokio::task::yield_now(), if has_more => PublisherEvent::Timer,
             };
             match event {
-                PublisherEvent::Lost => return Ok(PublishEnd::TermLost),
+                PublisherEvent::TermLost => return Ok(PublishEnd::TermLost),
                 PublisherEvent::Stop => self.begin_drain(Instant::now()),
-                PublisherEvent::Captured(captured) => self.on_captured(captured),
-                PublisherEvent::Outcomes => self.on_outcomes(&mut outcomes)?,
-                PublisherEvent::Opened(opened) => self.on_opened(opened)?,
+                PublisherEvent::Captured(Some(items)) => self.admission.receive(items),
+                PublisherEvent::Captured(None) => {
+                    self.admission.end_input();
+                    self.begin_drain(Instant::now());
+                }
+                PublisherEvent::Connection(event) => self.on_connection(event, &mut outcomes)?,
                 PublisherEvent::Saved(saved) => self.on_saved(saved)?,
-                PublisherEvent::Stored(stored) => self.on_stored(stored),
+                PublisherEvent::Stored(stored) => self.window.apply_write(stored),
                 PublisherEvent::Probed(exists) => self.on_probed(exists),
-                PublisherEvent::Time => {}
+                PublisherEvent::Timer => {}
             }
         }
     }
 
     fn check_timers(&mut self, now: Instant) {
-        self.connection.check_timers(&self.lanes, now);
-        self.lanes.wake_due_lanes(now);
-        self.given_up |= self.draining.is_some_and(|drain| now >= drain.send_until);
+        self.connection.check_timers(&self.window, now);
+        self.window.wake_due_lanes(now);
+        if self.drain.check_send_deadline(now) {
+            self.admission.close();
+        }
     }
 
     fn next_timer(&self, now: Instant, immediately: bool) -> Instant {
-        let save = self.saver.next_due(&self.prefix, now, immediately);
-        let drain = self.draining.map(|drain| if self.given_up { drain.end_at } else { drain.send_until });
-        let moments = [save, drain, self.lanes.next_wake(), self.connection.next_timer()];
-        moments.into_iter().flatten().min().unwrap_or(now + LONGEST_WAIT)
+        let save = self.saver.next_due(self.window.prefix(), now, immediately);
+        let timers = [save, self.drain.next_timer(), self.window.next_wake(), self.connection.next_timer()];
+        timers.into_iter().flatten().min().unwrap_or(now + MAX_WAIT)
+    }
+
+    /// `true` if there is room for more events.
+    fn admit(&mut self, now: Instant) -> bool {
+        // The size limit of a message is known after the first link is open.
+        let Some(limits) = self.connection.limits() else { return false };
+        let mut to = Destination { limits, window: &mut self.window, writes: &self.pending_writes, now };
+        self.admission.admit(&mut to)
+    }
+
+    fn send_ready(&mut self, now: Instant) {
+        let may_send = self.probe.subscription_exists() == Some(true)
+            && !self.drain.has_stopped_sending()
+            && self.connection.is_open(now);
+        if may_send {
+            self.connection.submit(self.window.next_transfers(now), now);
+        }
+    }
+
+    /// Only the first call counts: a stop takes `drain` once.
+    fn begin_drain(&mut self, now: Instant) {
+        if self.drain.begin(now, self.config.drain) && self.handle.state() == PublishState::Publishing {
+            self.set_state(PublishState::Draining);
+        }
+    }
+
+    /// `None` while there is work left and time for it.
+    fn finished(&self, now: Instant) -> Option<PublishEnd> {
+        if !self.drain.is_active() {
+            return None;
+        }
+        let published = self.admission.is_drained() && self.window.is_empty() && self.pending_writes.is_empty();
+        let saved = self.saver.is_idle(self.window.prefix());
+        if published && saved {
+            return Some(PublishEnd::Drained);
+        }
+        let over = self.drain.is_over(now) || self.drain.has_stopped_sending() && saved;
+        over.then(|| PublishEnd::Unfinished { events: self.window.events() + self.admission.pending_events() })
     }
 
     fn on_saved(&mut self, saved: Result<SaveResult, checkpoint::Error>) -> Result<(), Error> {
-        let saved = self.saver.record_result(saved, Instant::now()).map_err(Error::Checkpoint)?;
-        match saved {
+        match self.saver.record_result(saved, Instant::now()).map_err(Error::Checkpoint)? {
             Some((position, events)) => {
-                self.unsaved -= events;
+                self.admission.record_saved(events);
                 self.handle.record_saved(position.cluster_time);
             }
             None => drop(self.handle.counters().store_errors.fetch_add(1, Relaxed)),
@@ -240,7 +268,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_probed(&mut self, exists: Result<bool, servicebus::Error>) {
         self.probe.record_result(exists);
         match self.probe.subscription_exists() {
-            Some(false) => self.handle.set_state(PublishState::Paused(PauseReason::SubscriptionMissing)),
+            Some(false) => self.set_state(PublishState::Paused(PauseReason::SubscriptionMissing)),
             Some(true) => match self.handle.state() {
                 PublishState::Paused(PauseReason::SubscriptionMissing) => self.set_active(),
                 PublishState::Opening if self.connection.is_open(Instant::now()) => self.set_active(),
@@ -255,18 +283,26 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     }
 
     fn set_active(&self) {
-        self.handle.set_state(if self.draining.is_some() { PublishState::Draining } else { PublishState::Publishing });
+        self.set_state(if self.drain.is_active() { PublishState::Draining } else { PublishState::Publishing });
     }
 
-    fn may_send(&self, now: Instant) -> bool {
-        self.probe.subscription_exists() == Some(true) && !self.given_up && self.connection.is_open(now)
+    /// Logs when a pause begins or ends.
+    fn set_state(&self, state: PublishState) {
+        match (self.handle.set_state(state), state) {
+            (before, state) if before == state => {}
+            (_, PublishState::Paused(reason)) => {
+                tracing::warn!("publishing paused: {}", reason.describe(self.topic.name(), self.topic.subscription()));
+            }
+            (PublishState::Paused(reason), _) => tracing::info!(?reason, "publishing resumed"),
+            _ => {}
+        }
     }
 
     fn update_gauges(&self) {
         let counters = self.handle.counters();
-        counters.in_flight_events.store(self.lanes.events() as u64, Relaxed);
-        counters.in_flight_bytes.store(self.lanes.bytes() as u64, Relaxed);
-        if let Some(time) = self.prefix.cluster_time() {
+        counters.in_flight_events.store(self.window.events() as u64, Relaxed);
+        counters.in_flight_bytes.store(self.window.bytes() as u64, Relaxed);
+        if let Some(time) = self.window.prefix().cluster_time() {
             self.handle.record_acknowledged(time);
         }
     }

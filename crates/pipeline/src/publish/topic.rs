@@ -8,6 +8,12 @@ use servicebus::{Client, EncodedMessage, PipelinedSender, SendOutcome, Sender};
 pub trait PublishTopic: Send + Sync + 'static {
     type Link: SenderLink + 'static;
 
+    /// Topic name, for logs.
+    fn name(&self) -> &str;
+
+    /// Subscription name, for logs.
+    fn subscription(&self) -> &str;
+
     /// Opens a sender link. Waits for the backoff that Service Bus asks for.
     fn open(&self) -> impl Future<Output = Result<Self::Link, servicebus::Error>> + Send;
 
@@ -49,7 +55,10 @@ const OUTCOMES_PER_POLL: usize = 1_024;
 pub struct ServiceBusTopic {
     client: Client,
     sender: Sender,
+    topic: String,
     subscription: String,
+    /// Path of the subscription entity.
+    subscription_path: String,
 }
 
 impl ServiceBusTopic {
@@ -61,23 +70,37 @@ impl ServiceBusTopic {
         may_write: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Self {
         let sender = client.sender(topic).with_write_guard(may_write);
-        Self { client, sender, subscription: format!("{topic}/Subscriptions/{subscription}") }
+        Self {
+            client,
+            sender,
+            topic: topic.to_owned(),
+            subscription: subscription.to_owned(),
+            subscription_path: format!("{topic}/Subscriptions/{subscription}"),
+        }
     }
 }
 
 impl PublishTopic for ServiceBusTopic {
     type Link = PipelinedSender;
 
+    fn name(&self) -> &str {
+        &self.topic
+    }
+
+    fn subscription(&self) -> &str {
+        &self.subscription
+    }
+
     async fn open(&self) -> Result<PipelinedSender, servicebus::Error> {
         self.sender.pipelined().await
     }
 
     async fn subscription_exists(&self) -> Result<bool, servicebus::Error> {
-        self.client.entity_exists(&self.subscription).await
+        self.client.entity_exists(&self.subscription_path).await
     }
 
     async fn changed(&self) {
-        self.client.management_link_closed(&self.subscription).await;
+        self.client.management_link_closed(&self.subscription_path).await;
     }
 }
 

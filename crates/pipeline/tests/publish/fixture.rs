@@ -16,7 +16,7 @@ use pipeline::envelope::property;
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
     Config, Error, Handle, PublishCounts, PublishEnd, PublishState, PublishTerm, PublishTopic, Publisher,
-    RejectedStore, ServiceBusTopic,
+    PublisherStores, RejectedStore, ServiceBusTopic,
 };
 use pipeline::stored::ClaimCheckStore;
 use servicebus::{Client, ReceivedMessage};
@@ -144,8 +144,12 @@ impl PublishFixture {
         let checkpoints = Arc::new(self.checkpoints());
         let epoch = checkpoints.claim(&claim).await.unwrap().epoch;
         let handle = Handle::default();
-        let kept = (self.claim_checks(), RejectedStore::new(&self.database, "shop"));
-        let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, checkpoints, kept, handle.clone());
+        let stores = PublisherStores {
+            checkpoints,
+            claim_checks: self.claim_checks(),
+            rejected: RejectedStore::new(&self.database, "shop"),
+        };
+        let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, stores, handle.clone());
         let (intake, captured) = mpsc::channel(4);
         let [(stop, stopped), (lose, lost)] = [(); 2].map(|()| oneshot::channel::<()>());
         let ended = tokio::spawn(publisher.run(captured, signal(stopped), signal(lost)));

@@ -21,6 +21,14 @@ struct GarblingLink<L>(L);
 impl PublishTopic for GarblingTopic {
     type Link = GarblingLink<<ServiceBusTopic as PublishTopic>::Link>;
 
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn subscription(&self) -> &str {
+        self.0.subscription()
+    }
+
     async fn open(&self) -> Result<Self::Link, servicebus::Error> {
         Ok(GarblingLink(self.0.open().await?))
     }

@@ -5,8 +5,8 @@ use mongo_error::DriverError;
 use mongodb::bson::Timestamp;
 
 use super::*;
-use crate::checkpoint::{Checkpoint, CheckpointPhase};
-use crate::event::Term;
+use crate::checkpoint::{Checkpoint, CheckpointPhase, Claim};
+use crate::event::{Epoch, Term};
 use crate::publish::prefix::tests::position;
 
 /// A store with a term fence that fails a given number of times.
@@ -64,7 +64,13 @@ fn saver(store: &Arc<MemoryStore>, now: Instant) -> CheckpointSaver<MemoryStore>
     let claim = Claim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "a".into() };
     *store.term.lock().unwrap() = claim.term;
     let interval = CheckpointInterval::Every(Duration::from_millis(200));
-    CheckpointSaver::new(Arc::clone(store), (claim, Epoch::FIRST), interval, CheckpointInterval::EVENTS, now)
+    CheckpointSaver::new(
+        Arc::clone(store),
+        &PublishTerm { claim, epoch: Epoch::FIRST },
+        interval,
+        CheckpointInterval::EVENTS,
+        now,
+    )
 }
 
 /// Adds `count` acknowledged events.

@@ -1,146 +1,178 @@
-//! Captured events come into lanes, as messages; those that cannot be messages are kept.
+//! Admission: turns captured events into messages and pushes them into the send window, as far as it has room.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::Publisher;
-use crate::capture::CaptureItem;
-use crate::checkpoint::{CheckpointPhase, CheckpointStore, SnapshotProgress};
-use crate::event::{AggregateId, ChangeEvent};
-use crate::publish::batch::WindowEntry;
-use crate::publish::message::{BodyLocation, EventMessageId, rejected_marker};
-use crate::publish::pending_writes::CompletedWrite;
-use crate::publish::prefix::{CheckpointPosition, Ordinal};
-use crate::publish::rejected::{RejectReason, RejectedEvent};
-use crate::publish::topic::{LinkLimits, PublishTopic};
+use bytes::Bytes;
 
-/// Events taken into lanes before the loop looks at anything else: some milliseconds' worth.
-const AT_ONCE: usize = 512;
-/// What an event takes in memory beside its document: properties, token, places in books.
+use super::window::{AdmittedEvent, SendWindow};
+use crate::capture::CaptureItem;
+use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
+use crate::event::{AggregateId, ChangeEvent};
+use crate::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
+use crate::publish::pending_writes::{PendingWrites, ReservedSlot};
+use crate::publish::prefix::CheckpointPosition;
+use crate::publish::rejected::{RejectReason, RejectedEvent};
+use crate::publish::topic::LinkLimits;
+use crate::trace::TraceSampling;
+
+/// Events admitted before the loop polls again: a few milliseconds of work.
+const EVENTS_PER_ROUND: usize = 512;
+/// Memory of an event besides its document: properties, token and bookkeeping.
 const OVERHEAD: usize = 1_024;
 
-impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
-    pub(super) fn on_captured(&mut self, captured: Option<Vec<CaptureItem>>) {
-        match captured {
-            Some(captured) => self.pending.extend(captured),
-            None => {
-                self.exhausted = true;
-                self.begin_drain(Instant::now());
-            }
-        }
+pub(super) struct Admission {
+    encoder: Encoder,
+    /// Captured, and not yet in the window.
+    pending: VecDeque<CaptureItem>,
+    input_ended: bool,
+    /// Events that the saved checkpoint does not cover: the next leader republishes at most these.
+    unsaved: u64,
+    max_unsaved: u64,
+    is_closed: bool,
+}
+
+/// Where admitted events go.
+pub(super) struct Destination<'a> {
+    pub(super) limits: LinkLimits,
+    pub(super) window: &'a mut SendWindow,
+    pub(super) writes: &'a PendingWrites,
+    pub(super) now: Instant,
+}
+
+/// The write that an oversize event needs before, or instead of, its message.
+enum OversizeWrite {
+    StoreBody { body: Vec<u8>, message: Bytes },
+    Reject { event: RejectedEvent, marker: Option<Bytes> },
+}
+
+impl Admission {
+    pub(super) fn new(encoder: Encoder, max_unsaved: u64) -> Self {
+        let pending = VecDeque::new();
+        Self { encoder, pending, input_ended: false, unsaved: 0, max_unsaved, is_closed: false }
     }
 
-    /// Takes captured events into lanes as far as the window goes. `true`: there is room for more of them.
-    pub(super) fn admit(&mut self, now: Instant) -> bool {
-        // How large a message may be is known when the bus was seen once.
-        let Some(limits) = self.limits else { return false };
-        for _ in 0..AT_ONCE {
-            let Some(captured) = self.pending.front() else { return false };
-            let session = match captured {
-                CaptureItem::Watermark(..) => None,
-                CaptureItem::Change(event) | CaptureItem::Snapshot(event, _) => {
-                    let session = event.aggregate.as_ref().map(|aggregate| self.encoder.session_id(aggregate));
-                    if !self.has_room(event, session.as_deref()) {
-                        return false;
-                    }
-                    session
+    pub(super) fn with_sampling(self, sampling: TraceSampling) -> Self {
+        Self { encoder: self.encoder.sampling(sampling), ..self }
+    }
+
+    pub(super) fn receive(&mut self, items: Vec<CaptureItem>) {
+        self.pending.extend(items);
+    }
+
+    pub(super) fn end_input(&mut self) {
+        self.input_ended = true;
+    }
+
+    pub(super) fn wants_input(&self) -> bool {
+        self.pending.is_empty() && !self.input_ended
+    }
+
+    /// Admits no further events. Watermarks still pass.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Whether every captured item is admitted.
+    pub(super) fn is_drained(&self) -> bool {
+        self.input_ended && self.pending.is_empty()
+    }
+
+    /// Events that wait for room. The input may hold more.
+    pub(super) fn pending_events(&self) -> usize {
+        self.pending.iter().filter(|item| item.event().is_some()).count()
+    }
+
+    pub(super) fn record_saved(&mut self, events: u64) {
+        self.unsaved -= events;
+    }
+
+    /// Admits pending items while there is room. `true` if it stopped only to let the loop poll.
+    pub(super) fn admit(&mut self, to: &mut Destination<'_>) -> bool {
+        for _ in 0..EVENTS_PER_ROUND {
+            let Some(item) = self.pending.front() else { return false };
+            let mut session = None;
+            if let Some(event) = item.event() {
+                session = event.aggregate.as_ref().map(|aggregate| self.encoder.session_id(aggregate));
+                if !self.has_room(event, session.as_deref(), to) {
+                    return false;
                 }
-            };
+            }
             match self.pending.pop_front() {
                 None => return false,
                 Some(CaptureItem::Watermark(phase, cluster_time)) => {
-                    self.prefix.push_watermark(CheckpointPosition { phase, cluster_time })
+                    to.window.push_watermark(CheckpointPosition { phase, cluster_time });
                 }
-                Some(CaptureItem::Change(event)) => self.take(event, session, None, (limits, now)),
-                Some(CaptureItem::Snapshot(event, progress)) => {
-                    self.take(event, session, Some(progress), (limits, now))
-                }
+                Some(CaptureItem::Change(event)) => self.admit_event(event, None, session, to),
+                Some(CaptureItem::Snapshot(event, progress)) => self.admit_event(event, Some(progress), session, to),
             }
         }
         true
     }
 
-    /// The window holds what is not behind the saved checkpoint: that much the next leader sends again at most.
-    fn has_room(&self, event: &ChangeEvent, session: Option<&str>) -> bool {
-        self.unsaved < self.config.window().events as u64
-            && !self.given_up
-            && self.pending_writes.has_room()
-            && session.is_none_or(|session| self.lanes.has_room(session, weight(event)))
+    fn has_room(&self, event: &ChangeEvent, session: Option<&str>, to: &Destination<'_>) -> bool {
+        self.unsaved < self.max_unsaved
+            && !self.is_closed
+            && to.writes.has_room()
+            && session.is_none_or(|session| to.window.has_room(session, weight(event)))
     }
 
-    fn take(
+    fn admit_event(
         &mut self,
         mut event: ChangeEvent,
-        session: Option<String>,
         progress: Option<SnapshotProgress>,
-        (limits, now): (LinkLimits, Instant),
+        session: Option<String>,
+        to: &mut Destination<'_>,
     ) {
         self.unsaved += 1;
         let id = EventMessageId::for_event(&event, progress.as_ref().map(|progress| &*progress.run));
         let (Some(aggregate), Some(session)) = (event.aggregate.take(), session) else {
-            let rejection = RejectedEvent::from_event(&event, &id, RejectReason::NoAggregateId);
-            let ordinal = self.prefix.push_event(position(event, progress));
-            return self.pending_writes.reject(ordinal, rejection, None);
+            let rejected = RejectedEvent::from_event(&event, &id, RejectReason::NoAggregateId);
+            let ordinal = to.window.push_without_lane(checkpoint_position(event, progress));
+            return to.writes.reject(ordinal, rejected, None);
         };
-        let traced = self.traces.start(&event, &id);
-        let fits = event.document.as_bytes().len() <= limits.message;
-        let whole = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, BodyLocation::Inline));
-        let weight = weight(&event);
-        match whole.filter(|whole| whole.len() <= limits.message) {
-            Some(whole) => {
-                let ordinal = self.prefix.push_event(position(event, progress));
-                self.traces.track(ordinal, traced);
-                self.lanes.push(&session, WindowEntry { ordinal, weight }, Some(whole), now);
+        let (limit, weight) = (to.limits.message, weight(&event));
+        let trace = to.window.start_trace(&event, &id);
+        // Do not encode a document that alone exceeds the limit.
+        let fits = event.document.as_bytes().len() <= limit;
+        let message = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, BodyLocation::Inline));
+        let message = message.filter(|message| message.len() <= limit);
+        let write = match message {
+            Some(_) => None,
+            None => Some(self.prepare_oversize(&mut event, &aggregate, &id, &session, limit)),
+        };
+        let admitted = AdmittedEvent { position: checkpoint_position(event, progress), weight, message, trace };
+        let (lane, ordinal) = to.window.push(&session, admitted, to.now);
+        match write {
+            None => {}
+            Some(OversizeWrite::StoreBody { body, message }) => {
+                to.writes.store_body(lane, ordinal, id.as_str().to_owned(), body, message);
             }
-            None => {
-                let ordinal = self.take_large(event, &aggregate, (id, &session), progress, (limits, now));
-                self.traces.track(ordinal, traced);
+            Some(OversizeWrite::Reject { event, marker }) => {
+                to.writes.reject(ordinal, event, Some(ReservedSlot { lane, marker }));
             }
         }
     }
 
-    /// Its body is put aside, and its place in the lane held until that is done.
-    fn take_large(
+    /// A message without its body, which is stored as a claim check; or a rejection, if even that is too large.
+    fn prepare_oversize(
         &mut self,
-        mut event: ChangeEvent,
+        event: &mut ChangeEvent,
         aggregate: &AggregateId,
-        (id, session): (EventMessageId, &str),
-        progress: Option<SnapshotProgress>,
-        (limits, now): (LinkLimits, Instant),
-    ) -> Ordinal {
-        let message = self.encoder.encode(&event, aggregate, &id, session, BodyLocation::ClaimCheck);
-        let rejection =
-            (message.len() > limits.message).then(|| RejectedEvent::from_event(&event, &id, RejectReason::TooLarge));
-        let weight = weight(&event);
-        let body = self.encoder.body(&event);
-        // Moved, not copied: it may be sixteen megabytes.
+        id: &EventMessageId,
+        session: &str,
+        limit: usize,
+    ) -> OversizeWrite {
+        let message = self.encoder.encode(event, aggregate, id, session, BodyLocation::ClaimCheck);
+        if message.len() > limit {
+            let rejected = RejectedEvent::from_event(event, id, RejectReason::TooLarge);
+            let marker = amqp::Message::parse(message).ok().and_then(|message| rejected_marker(&message));
+            return OversizeWrite::Reject { event: rejected, marker: marker.filter(|marker| marker.len() <= limit) };
+        }
+        let body = self.encoder.body(event);
+        // Moved, not copied: a body may have 16 MB.
         let body = body.unwrap_or_else(|| std::mem::take(&mut event.document).into_bytes());
-        let ordinal = self.prefix.push_event(position(event, progress));
-        let lane = self.lanes.push(session, WindowEntry { ordinal, weight }, None, now);
-        match rejection {
-            None => self.pending_writes.store_body(lane, ordinal, id.as_str().to_owned(), body, message),
-            Some(rejection) => {
-                let marker = amqp::Message::parse(message).ok().and_then(|message| rejected_marker(&message));
-                let marker = marker.filter(|marker| marker.len() <= limits.message);
-                self.pending_writes.reject(ordinal, rejection, Some((lane, marker)));
-            }
-        }
-        ordinal
-    }
-
-    pub(super) fn on_stored(&mut self, stored: CompletedWrite) {
-        match stored {
-            CompletedWrite::IndexesCreated => {}
-            CompletedWrite::MessageReady { lane, ordinal, message } => self.lanes.set_message(lane, ordinal, &message),
-            CompletedWrite::EventRejected { lane, ordinal } => self.without_message(lane, ordinal),
-        }
-    }
-
-    fn without_message(&mut self, lane: Option<crate::publish::lanes::LaneId>, ordinal: Ordinal) {
-        if let Some(lane) = lane {
-            self.lanes.abandon(lane, ordinal);
-        }
-        self.traces.forget(ordinal);
-        self.prefix.acknowledge(ordinal);
+        OversizeWrite::StoreBody { body, message }
     }
 }
 
@@ -148,13 +180,12 @@ fn weight(event: &ChangeEvent) -> usize {
     event.document.as_bytes().len() + OVERHEAD
 }
 
-/// Where the checkpoint may stand when this event is acknowledged.
-fn position(event: ChangeEvent, progress: Option<SnapshotProgress>) -> CheckpointPosition {
+/// Where the checkpoint may move when this event is acknowledged.
+fn checkpoint_position(event: ChangeEvent, progress: Option<SnapshotProgress>) -> CheckpointPosition {
     let ChangeEvent { token, cluster_time, .. } = event;
-    match progress {
-        None => CheckpointPosition { phase: CheckpointPhase::Stream { token }, cluster_time },
-        Some(progress) => {
-            CheckpointPosition { phase: CheckpointPhase::Snapshot { start: token, progress }, cluster_time }
-        }
-    }
+    let phase = match progress {
+        None => CheckpointPhase::Stream { token },
+        Some(progress) => CheckpointPhase::Snapshot { start: token, progress },
+    };
+    CheckpointPosition { phase, cluster_time }
 }

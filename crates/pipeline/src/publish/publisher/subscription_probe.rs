@@ -1,7 +1,7 @@
-//! Whether the subscription is there: a topic accepts what no subscription keeps, so nothing is sent while it is missing.
+//! Queries whether the subscription exists. A topic accepts messages that no subscription stores, so nothing is sent while it is missing.
 //!
-//! Asked once a second, and at once when the bus takes away the link it is asked over. What is sent between the end of a subscription
-//! and our hearing of it is lost to it, as it would have been a moment earlier: nobody can mend that from here.
+//! Queries once a second, and at once when Service Bus closes the link of the query. Messages sent between the deletion of the subscription and its
+//! detection are lost; no publisher can prevent that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::error_chain::error_chain;
 use crate::error_policy::{self, SubscriptionQueryAction};
 use crate::publish::topic::PublishTopic;
 
-/// A question costs ten of the thousand credits a Standard namespace has each second.
+/// A query costs 10 of the 1,000 operations per second of a Standard namespace.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// However often the link is disturbed.
+/// Limits the queries when the link closes often.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct SubscriptionProbe<T> {
@@ -29,7 +29,7 @@ impl<T: PublishTopic> SubscriptionProbe<T> {
         Self { in_flight: query(Arc::clone(&topic), false), topic, exists: None, is_unanswerable: false }
     }
 
-    /// Cancel-safe: the question stays asked.
+    /// The result of the query. Cancel-safe: the next call continues it.
     pub(super) async fn finished(&mut self) -> Result<bool, servicebus::Error> {
         (&mut self.in_flight).await
     }
@@ -42,7 +42,7 @@ impl<T: PublishTopic> SubscriptionProbe<T> {
         self.in_flight = query(Arc::clone(&self.topic), true);
     }
 
-    /// `None` before the first answer.
+    /// `None` before the first result.
     pub(super) fn subscription_exists(&self) -> Option<bool> {
         self.exists
     }
@@ -64,7 +64,7 @@ fn query<T: PublishTopic>(topic: Arc<T>, later: bool) -> BoxFuture<'static, Resu
     Box::pin(async move {
         if later {
             tokio::time::sleep(MIN_INTERVAL).await;
-            // Either is reason enough to ask; how it ends is of no interest.
+            // Query after the interval, or as soon as the subscription may have changed.
             let _ = tokio::time::timeout(INTERVAL - MIN_INTERVAL, topic.changed()).await;
         }
         topic.subscription_exists().await
