@@ -10,7 +10,7 @@ use pipeline::checkpoint::{
 use pipeline::event::{Epoch, ResumeToken, Term};
 use testkit::mongo::{ScratchDatabase, shared};
 
-/// One coordination database, and the pods that write into it.
+/// A coordination database.
 struct CheckpointFixture {
     database: ScratchDatabase,
 }
@@ -119,9 +119,9 @@ async fn a_term_is_claimed_by_one_process_only() {
     let fixture = CheckpointFixture::new("same_term").await;
     let store = fixture.pipeline("shop");
     store.claim(&claim("a", 1)).await.unwrap();
-    // the lease was deleted, and made again in the same term by another pod
+    // The lease was deleted, and another pod created it again with the same term.
     assert!(matches!(store.claim(&claim("b", 1)).await, Err(Error::TermBehind { .. })));
-    // the answer to the first claim was lost, and it is asked again
+    // The reply to the first claim was lost, and the pod retries.
     assert!(store.claim(&claim("a", 1)).await.is_ok());
 }
 
@@ -135,7 +135,7 @@ async fn a_checkpoint_never_moves_back_within_an_epoch() {
     assert_eq!(save(&store, &leader, stream("8240")).await.unwrap(), SaveResult::AlreadyAhead);
     assert_eq!(save(&store, &leader, CheckpointPhase::Unstarted).await.unwrap(), SaveResult::AlreadyAhead);
     assert_eq!(phase_of(&store).await, stream("8250"));
-    // nor does the next leader's
+    // The next leader cannot move it back either.
     let next = claim("b", 2);
     store.claim(&next).await.unwrap();
     assert_eq!(save(&store, &next, stream("8249FF")).await.unwrap(), SaveResult::AlreadyAhead);
@@ -153,7 +153,7 @@ async fn a_new_epoch_starts_anywhere_and_ends_the_old_one() {
     assert_eq!(begun, Epoch::new(2));
     let ended = save(&store, &leader, stream("8299")).await.unwrap_err();
     assert!(matches!(ended, Error::EpochEnded { stored, .. } if stored == Epoch::new(2)), "{ended}");
-    // a lost answer: the same call finds its own doing, another call does not
+    // After a lost reply the same call succeeds; a different call does not.
     assert_eq!(store.begin_epoch(&leader, Epoch::FIRST, &snapshot("second", 0)).await.unwrap(), Epoch::new(2));
     assert!(store.begin_epoch(&leader, Epoch::FIRST, &stream("8201")).await.is_err());
 }
@@ -228,7 +228,7 @@ async fn an_unreadable_checkpoint_is_an_error_and_not_changed() {
         let refused = store.claim(&claim("b", 10)).await.unwrap_err().to_string();
         assert!(refused.contains(expected), "{refused} should say: {expected}");
         assert!(!refused.contains("secret"), "{refused}");
-        assert_eq!(fixture.stored("shop").await.unwrap(), document, "it should not even be claimed");
+        assert_eq!(fixture.stored("shop").await.unwrap(), document, "the document must not change");
     }
 }
 
@@ -256,7 +256,7 @@ async fn a_deleted_checkpoint_is_an_error_and_not_a_new_start() {
         assert!(matches!(refused, Error::Missing { .. }) && !refused.is_transient(), "{refused}");
         assert_eq!(fixture.stored("shop").await, None);
     }
-    // the operator means it
+    // The operator confirms the new start.
     fixture.database.collection::<Document>(PIPELINES).delete_one(doc! { "_id": "shop" }).await.unwrap();
     assert_eq!(store.claim(&claim("b", 3)).await.unwrap().phase, CheckpointPhase::Unstarted);
 }
@@ -266,7 +266,7 @@ async fn a_pipeline_may_start_in_a_later_term() {
     let fixture = CheckpointFixture::new("late_founding").await;
     let store = fixture.pipeline("shop");
     assert_eq!(store.claim(&claim("c", 9)).await.unwrap().phase, CheckpointPhase::Unstarted);
-    // one that was founded before foundings were entered, or whose entry was lost with its leader, is entered by the next claim
+    // A pipeline without a registry entry (older version, or a leader killed in between) is registered by the next claim.
     let pipelines = fixture.database.collection::<Document>(PIPELINES);
     pipelines.delete_one(doc! { "_id": "shop" }).await.unwrap();
     store.claim(&claim("d", 10)).await.unwrap();
@@ -304,7 +304,7 @@ async fn token_order_ignores_the_collation_of_the_collection() {
     let store = fixture.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
-    // as numbers 829 < 8210, as bytes the other way about
+    // As numbers 829 < 8210; as bytes the other way round.
     save(&store, &leader, stream("829")).await.unwrap();
     assert_eq!(save(&store, &leader, stream("8210")).await.unwrap(), SaveResult::AlreadyAhead);
 }

@@ -1,4 +1,4 @@
-//! Cuts of `cargo xtask soak producer`, with seeds of their own; and the defects that must not pass it.
+//! Short runs of `cargo xtask soak producer` with fixed seeds, and the failpoints that they must find.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use testkit::nemesis::{BrokerFault, ClusterFault, FaultProfile};
 
 use super::BINARY;
 
-/// Runs it; everything that was to happen has, and every promise was kept.
+/// Runs the soak: every planned fault happened, and every guarantee held.
 async fn assert_clean_run(options: ProducerSoakOptions) -> ProducerSoakResult {
     let outcome = run(Path::new(BINARY), &options).await.unwrap();
     assert!(outcome.is_clean(), "{outcome}");
@@ -30,8 +30,7 @@ async fn leader_kills_lose_no_event_on_a_partitioned_topic() {
     assert_clean_run(ProducerSoakOptions { topic, ..ProducerSoakOptions::short(6) }).await;
 }
 
-/// Acknowledgements are lost after the store and messages refused in the middle of an aggregate's run, by the broker's process, on a
-/// partitioned topic, while leaders are killed.
+/// The broker loses acknowledgements and throttles messages on a partitioned topic, while leaders are killed.
 #[tokio::test]
 async fn throttling_and_lost_acknowledgements_lose_no_event() {
     let topic = TopicConfig { partitioned: true, ..TopicConfig::default() };
@@ -45,7 +44,7 @@ async fn throttling_and_lost_acknowledgements_lose_no_event() {
     }
 }
 
-/// What a takeover sends again is what was under way: never more than the window.
+/// A takeover republishes only events in flight.
 #[tokio::test]
 async fn a_takeover_republishes_at_most_the_window() {
     const WINDOW: u64 = 64;
@@ -56,7 +55,7 @@ async fn a_takeover_republishes_at_most_the_window() {
     assert!((1..=WINDOW).contains(&copies), "{:?}", outcome.report.duplicates);
 }
 
-/// The defect is found within ten seeds, and the same run without it is clean.
+/// The failpoint is found within ten seeds, and the same run without it is clean.
 async fn assert_failpoint_is_found(defect: Failpoint) {
     let found = find_failing_seed(Path::new(BINARY), defect, 0..10).await.unwrap();
     let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));

@@ -1,4 +1,4 @@
-//! A history that is lost is a state, and there is a documented way out of it (`docs/errors/E0001.md`).
+//! Lost history halts the producer, and `docs/errors/E0001.md` describes the recovery.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ async fn start_cluster(producer: &str) -> TestCluster {
     TestCluster::start(config).await.unwrap()
 }
 
-/// As if nobody had led for years: the token names an event of a moment that no oplog holds. That of an event, whatever was saved last:
-/// the token of a quiet moment can be resumed from as long as the oplog was never cut.
+/// Moves the checkpoint to a time that no oplog holds. Uses the token of an event: the token of a quiet stream resumes as long as the oplog was
+/// never truncated.
 async fn age_checkpoint(cluster: &TestCluster, token: &str) {
-    // Two digits of type, eight of seconds.
+    // Two digits of type, then eight digits of seconds.
     let aged = format!("{}00000001{}", &token[..2], &token[10..]);
     let update = doc! { "$set": { "token._data": &aged, "position": &aged } };
     let checkpoints = cluster.coordination().collection::<Document>("checkpoints");
@@ -49,7 +49,7 @@ async fn token_of_next(changes: &mut ChangeStream<ChangeStreamEvent<Document>>) 
     token.get_str("_data").expect("it has its key").to_owned()
 }
 
-/// Runs the pipeline until its first events are out, then stops it and takes its history away.
+/// Runs the pipeline until its first events are published, then stops it and removes its history.
 async fn cluster_with_lost_history(cluster: &mut TestCluster, checker: &Arc<Checker>) -> SubscriptionReader {
     cluster.start_pods().unwrap();
     let drain =
@@ -61,13 +61,13 @@ async fn cluster_with_lost_history(cluster: &mut TestCluster, checker: &Arc<Chec
     wait_for_all_events(checker).await;
     cluster.stop_pods().await;
     age_checkpoint(cluster, &token).await;
-    // Written while nobody leads.
+    // Written while there is no leader.
     Load { events: 300, aggregates: 20, seed: 22, ..Load::default() }.write(&cluster.events(), checker).await;
     drain
 }
 
 fn assert_complete_and_in_order(checker: &Checker) {
-    // What was published before the history was lost comes again: consumers know it by its sequence.
+    // Events published before the loss are published again; consumers recognise them by sequence.
     let report = checker.check(DuplicatePolicy::Counted);
     assert_eq!(
         (
@@ -87,12 +87,12 @@ async fn lost_history_halts_the_producer_until_a_reset() {
     let _drain = cluster_with_lost_history(&mut cluster, &checker).await;
     cluster.start_pods().unwrap();
     let leader = cluster.wait_for_leader(TIMEOUT).await.unwrap();
-    let said = cluster.pod(leader).process().unwrap().wait_for_line("operator action required", TIMEOUT).await;
-    assert!(said.text.contains("E0001"), "{}", said.text);
+    let output = cluster.pod(leader).process().unwrap().wait_for_line("operator action required", TIMEOUT).await;
+    assert!(output.text.contains("E0001"), "{}", output.text);
     let config = cluster.pod(leader).config().to_owned();
     assert_halt_is_reported(&config).await;
 
-    // Without --yes it only says what it would do.
+    // Without `--yes` it only prints the consequence.
     let reset = async |yes: &[&str]| {
         let mut command = Command::new(BINARY);
         command.args(["checkpoint", "reset", "--start", "beginning", "--config"]).arg(&config).args(yes);
@@ -114,7 +114,7 @@ async fn lost_history_halts_the_producer_until_a_reset() {
     cluster.stop().await;
 }
 
-/// By `status`, to whoever asks with an exit code too; and by the leader's HTTP side: not ready, and not to be restarted either.
+/// `status` reports it, also by its exit code; the leader is not ready but alive, so that it is not restarted.
 async fn assert_halt_is_reported(config: &Path) {
     let (is_well, status) =
         wait_for_status(config, "a halted producer", |status| leader(status)["producer"] == "halted").await;
@@ -138,7 +138,7 @@ async fn assert_halt_is_reported(config: &Path) {
 }
 
 async fn assert_recovery_is_reported(config: &Path) {
-    // The tests beside this one write into the same oplog, and a status rightly says when that makes it short.
+    // Other tests write to the same oplog, so `status` may report a short one.
     let problems_besides_oplog = |status: &Value| {
         let problems = status["problems"].as_array().cloned().unwrap_or_default();
         problems.iter().filter(|problem| problem["code"] != "oplog_headroom").count()
@@ -166,7 +166,7 @@ async fn wait_for_status(config: &Path, what: &str, is_it: impl Fn(&Value) -> bo
     .await
 }
 
-/// What the leader announced of itself; null while there is none.
+/// The announcement of the leader; null if there is none.
 fn leader(status: &Value) -> &Value {
     let is_leader = |pod: &&Value| pod["id"] == status["leader"]["pod"];
     status["pods"].as_array().and_then(|pods| pods.iter().find(is_leader)).unwrap_or(&Value::Null)
@@ -198,7 +198,7 @@ async fn lost_history_starts_a_new_snapshot_if_configured() {
     cluster.stop().await;
 }
 
-/// What a pipeline that began `now` never needed, reading the whole source does: an index that has the order.
+/// A new snapshot needs the scan index, which a pipeline started at `now` does not need.
 #[tokio::test]
 async fn a_new_snapshot_needs_the_scan_index() {
     let checker = Arc::new(Checker::new());
@@ -207,8 +207,8 @@ async fn a_new_snapshot_needs_the_scan_index() {
     cluster.events().drop_indexes().await.unwrap();
     cluster.start_pods().unwrap();
     let leader = cluster.wait_for_leader(TIMEOUT).await.unwrap();
-    let said = cluster.pod(leader).process().unwrap().wait_for_line("operator action required", TIMEOUT).await;
-    assert!(said.text.contains("index"), "{}", said.text);
+    let output = cluster.pod(leader).process().unwrap().wait_for_line("operator action required", TIMEOUT).await;
+    assert!(output.text.contains("index"), "{}", output.text);
     wait_for_checkpoint(&cluster, "what it was", |stored| {
         phase(stored) == "stream" && stored.get_i64("epoch").ok() == Some(1)
     })

@@ -1,4 +1,4 @@
-//! Pods as processes, as far as the topic: leaders fall, histories are lost, snapshots are interrupted, and nothing is.
+//! Pods as processes, from the source to the topic: leader kills, lost history and interrupted snapshots lose no event.
 
 mod guarantees;
 mod history_lost;
@@ -16,7 +16,7 @@ use testkit::wait::{try_wait_for, wait_for};
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until the stored checkpoint is as it should be, and returns it.
+/// Waits for a stored checkpoint that matches.
 async fn wait_for_checkpoint(cluster: &TestCluster, what: &str, is_it: impl Fn(&Document) -> bool) -> Document {
     let checkpoints = cluster.coordination().collection::<Document>("checkpoints");
     let found = try_wait_for(what, TIMEOUT, async || match checkpoints.find_one(doc! { "_id": "shop" }).await {
@@ -26,7 +26,7 @@ async fn wait_for_checkpoint(cluster: &TestCluster, what: &str, is_it: impl Fn(&
     found.await.unwrap_or_else(|timed_out| panic!("{timed_out}"))
 }
 
-/// Waits until every acknowledged write has come out.
+/// Waits until every acknowledged write is received.
 async fn wait_for_all_events(checker: &Checker) {
     wait_for("every event to come", TIMEOUT, async || match checker.outstanding() {
         0 => Ok(()),

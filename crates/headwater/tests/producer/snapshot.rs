@@ -1,4 +1,4 @@
-//! A snapshot under writes, with a takeover in its middle: complete, in order, resumed and not restarted.
+//! A snapshot under load with a takeover is complete, in order, and resumed instead of restarted.
 
 mod document_churn;
 mod documents;
@@ -21,7 +21,7 @@ use topic_reader::TopicReader;
 
 use super::{BINARY, TIMEOUT, phase, wait_for_all_events, wait_for_checkpoint};
 
-/// Small, so that a takeover that begins again would show.
+/// Small, so that a restarted snapshot is visible.
 const WINDOW: &str = "start: beginning, checkpoint: 20ms, window: { events: 64, bytes: 1MiB }";
 
 const WINDOW_EVENTS: u64 = 64;
@@ -34,7 +34,7 @@ fn run(checkpoint: &Document) -> String {
     checkpoint.get_document("snapshot").and_then(|snapshot| snapshot.get_str("run")).unwrap_or_default().to_owned()
 }
 
-/// Starts the pods; their links to the bus freeze when so many bytes have gone out, which is some 1,100 a message.
+/// Starts the pods; their links to the broker freeze after `bytes`, at about 1,100 bytes per message.
 async fn start_pods_with_frozen_links(cluster: &mut TestCluster, bytes: u64) {
     for pod in cluster.pods() {
         let bus = pod.link(LinkTarget::Broker).expect("a pod is linked to the bus");
@@ -48,7 +48,7 @@ async fn wait_until_scanned(cluster: &TestCluster, least: i64) {
     wait_for_checkpoint(&cluster, "a snapshot on its way", on_its_way).await;
 }
 
-/// The links are free; sees the same snapshot go on behind where it was `left`.
+/// Unfreezes the links; the same snapshot run must continue after `left`.
 async fn assert_snapshot_resumes(cluster: &TestCluster, left: &Document) {
     for pod in cluster.pods() {
         pod.link(LinkTarget::Broker).expect("a pod is linked to the bus").heal().await;
@@ -60,7 +60,7 @@ async fn assert_snapshot_resumes(cluster: &TestCluster, left: &Document) {
     }
 }
 
-/// Kills the leader in the middle of its snapshot, and sees the next one go on there.
+/// Kills the leader during its snapshot; the next leader must resume it.
 async fn kill_leader_during_snapshot(cluster: &mut TestCluster) {
     let leader = cluster.wait_for_leader(TIMEOUT).await.unwrap();
     cluster.pod_mut(leader).kill().await;
@@ -69,7 +69,7 @@ async fn kill_leader_during_snapshot(cluster: &mut TestCluster) {
     assert_snapshot_resumes(cluster, &left).await;
 }
 
-/// Waits for a second in which a thousand writes and more happen: the snapshot stands in its middle until then, however slow the machine is.
+/// Waits for a second with at least a thousand writes. The snapshot is frozen meanwhile, however slow the machine is.
 async fn wait_for_write_rate(written: impl Fn() -> u64) {
     const LEAST: f64 = 1_000.0;
     let rate = wait_for("a second of a thousand writes", TIMEOUT, async || {
@@ -79,10 +79,10 @@ async fn wait_for_write_rate(written: impl Fn() -> u64) {
         if rate >= LEAST { Ok(rate) } else { Err(rate) }
     })
     .await;
-    println!("{rate:.0} writes a second while the snapshot was under way");
+    println!("{rate:.0} writes a second during the snapshot");
 }
 
-/// How often the lease has changed hands.
+/// Number of takeovers.
 async fn takeovers(cluster: &TestCluster) -> u64 {
     let leases = cluster.coordination().collection::<Document>("leader_leases");
     let lease = leases.find_one(doc! { "_id": "shop" }).await.unwrap().expect("a lease");
@@ -91,9 +91,9 @@ async fn takeovers(cluster: &TestCluster) -> u64 {
 
 #[tokio::test]
 async fn an_event_snapshot_resumes_under_load_with_the_next_leader() {
-    // Far more than may be told twice: reading from the beginning again would show.
+    // Far more than may be republished, so a restarted snapshot is visible.
     const BEFORE: i64 = 16 * WINDOW_EVENTS as i64;
-    // Without duplicate detection, so that what is read again is seen again.
+    // Without duplicate detection, so that republished messages are visible.
     let topic = TopicConfig { duplicate_window: None, observer_subscription: true, ..TopicConfig::default() };
     let config = TestClusterConfig {
         pods: 2,
@@ -110,7 +110,7 @@ async fn an_event_snapshot_resumes_under_load_with_the_next_leader() {
     start_pods_with_frozen_links(&mut cluster, 3_000_000).await;
     wait_until_scanned(&cluster, BEFORE).await;
 
-    // Twice as fast as must be, in runs, and what is late is made up for.
+    // Twice the required rate; late writes are made up for.
     let (events, ledger, stop) = (cluster.events(), Arc::clone(&checker), CancellationToken::new());
     let load =
         Load { events: 1_000_000, aggregates: 400, writers: 16, run_length: 8..=16, seed: 32, ..Load::default() };
@@ -137,20 +137,23 @@ async fn an_event_snapshot_resumes_under_load_with_the_next_leader() {
         (0, 0, 0),
         "{report}"
     );
-    let told = TopicReader::start(&cluster, &cluster.broker().observer_subscription()).finish().await;
-    println!("{} events told twice by the snapshot, at most {most} were under way", told.repeated_snapshot_messages());
-    assert!(most < BEFORE as u64, "so many takeovers show nothing");
+    let contents = TopicReader::start(&cluster, &cluster.broker().observer_subscription()).finish().await;
+    println!(
+        "{} events repeated by the snapshot, at most {most} were in flight",
+        contents.repeated_snapshot_messages()
+    );
+    assert!(most < BEFORE as u64, "too many takeovers for this check");
     assert!(
-        told.repeated_snapshot_messages() <= most,
-        "{} told twice: the snapshot was read again",
-        told.repeated_snapshot_messages()
+        contents.repeated_snapshot_messages() <= most,
+        "{} messages repeated: the snapshot was restarted",
+        contents.repeated_snapshot_messages()
     );
     cluster.stop().await;
 }
 
 #[tokio::test]
 async fn a_snapshot_resumes_when_the_primary_is_killed() {
-    // Without duplicate detection, so that what is read again is seen again.
+    // Without duplicate detection, so that republished messages are visible.
     let topic = TopicConfig { duplicate_window: None, ..TopicConfig::default() };
     let config = TestClusterConfig { pods: 2, topic, producer: WINDOW.into(), ..TestClusterConfig::new(BINARY) };
     let mut cluster = TestCluster::start(config).await.unwrap();
@@ -159,7 +162,7 @@ async fn a_snapshot_resumes_when_the_primary_is_killed() {
         .write(&cluster.events(), &checker)
         .await;
     start_pods_with_frozen_links(&mut cluster, 300_000).await;
-    // More than a window: reading it all again would show.
+    // More than a window, so a restarted snapshot is visible.
     wait_until_scanned(&cluster, 2 * WINDOW_EVENTS as i64).await;
     cluster.mongo_mut().kill_primary().await.unwrap();
     let left = wait_for_checkpoint(&cluster, "what the others have of it", |_| true).await;
@@ -172,6 +175,6 @@ async fn a_snapshot_resumes_when_the_primary_is_killed() {
     cluster.stop_pods().await;
     let report = checker.check(DuplicatePolicy::Counted);
     assert!(report.is_clean(), "{report}");
-    assert!(report.most_duplicates_in_a_term() <= WINDOW_EVENTS, "it was read again: {:?}", report.duplicates);
+    assert!(report.most_duplicates_in_a_term() <= WINDOW_EVENTS, "the snapshot was restarted: {:?}", report.duplicates);
     cluster.stop().await;
 }

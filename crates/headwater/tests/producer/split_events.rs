@@ -1,4 +1,4 @@
-//! Change events larger than 16 MB come in fragments: leaders that are killed between two of them lose nothing.
+//! Change events larger than 16 MB arrive in fragments: a leader killed between two fragments loses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 
 use super::{BINARY, TIMEOUT};
 
-/// An update's event holds the new fields and the document they are in: twice this.
+/// An update event holds the new fields and the document: twice this size.
 const LARGE: usize = 9 << 20;
 const UPDATES: i64 = 14;
 
-/// Updates large documents while leaders are killed; returns the updates that never received, by document.
+/// Updates large documents while leaders are killed; returns the number of missing updates by document.
 async fn find_missing_updates(seed: u64, defect: Option<Failpoint>) -> BTreeMap<i64, usize> {
     let mut environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
     environment.extend(defect.map(|defect| (Failpoint::VARIABLE.to_owned(), format!("{defect:?}"))));
@@ -54,7 +54,7 @@ async fn find_missing_updates(seed: u64, defect: Option<Failpoint>) -> BTreeMap<
     missing.filter(|(_, count)| *count > 0).collect()
 }
 
-/// The messages of each document's updates, by their ids; all that come, or all that will.
+/// The message ids of each document's updates; waits for all, or until no more arrive.
 async fn receive_updates(cluster: &TestCluster) -> BTreeMap<i64, BTreeSet<String>> {
     let client = Client::new(&cluster.broker().connection_string(), Config::default()).unwrap();
     let mut received: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Where a pipeline begins is stored before anything is read.
+//! The start position is saved before anything is read.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use testkit::load::Load;
 
 use super::{BINARY, TIMEOUT, phase, wait_for_all_events, wait_for_checkpoint};
 
-/// The bus takes nothing until the first leader is dead, so it can have saved nothing but where it began.
+/// The broker is paused until the first leader is killed, so the leader has saved only the start position.
 #[tokio::test]
 async fn a_leader_killed_before_its_first_save_loses_no_event() {
     let config = TestClusterConfig {
@@ -29,7 +29,7 @@ async fn a_leader_killed_before_its_first_save_loses_no_event() {
     let leader = cluster.wait_for_leader(TIMEOUT).await.unwrap();
     cluster.pod_mut(leader).kill().await;
     let left = wait_for_checkpoint(&cluster, "the checkpoint", |_| true).await;
-    assert_eq!(left.get("token"), began.get("token"), "it saved something: the test shows nothing");
+    assert_eq!(left.get("token"), began.get("token"), "the leader saved: the test proves nothing");
     cluster.broker_mut().resume();
     let _drain =
         SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);

@@ -11,7 +11,7 @@ pub(super) struct FieldPath {
 
 /// The value at a path.
 #[derive(Debug, PartialEq)]
-pub(super) enum PathValue<'a> {
+pub(super) enum FieldValue<'a> {
     Value(RawBsonRef<'a>),
     Missing,
     /// The path meets an array. An index has one entry per element and none for the array itself.
@@ -23,41 +23,41 @@ impl FieldPath {
         Self { names: dotted.split('.').map(str::to_owned).collect() }
     }
 
-    pub(super) fn find<'a>(&self, document: &'a RawDocument) -> PathValue<'a> {
+    pub(super) fn find<'a>(&self, document: &'a RawDocument) -> FieldValue<'a> {
         let mut inner = document;
         let mut names = self.names.iter().peekable();
         while let Some(name) = names.next() {
             match inner.get(name) {
-                Ok(Some(RawBsonRef::Array(_))) => return PathValue::Array,
+                Ok(Some(RawBsonRef::Array(_))) => return FieldValue::Array,
                 Ok(Some(RawBsonRef::Document(document))) if names.peek().is_some() => inner = document,
-                Ok(Some(value)) if names.peek().is_none() => return PathValue::Value(value),
-                Ok(_) | Err(_) => return PathValue::Missing,
+                Ok(Some(value)) if names.peek().is_none() => return FieldValue::Value(value),
+                Ok(_) | Err(_) => return FieldValue::Missing,
             }
         }
-        PathValue::Missing
+        FieldValue::Missing
     }
 
     pub(super) fn value(&self, document: &RawDocument) -> Option<Bson> {
         match self.find(document) {
-            PathValue::Value(value) => Bson::try_from(value).ok(),
-            PathValue::Missing | PathValue::Array => None,
+            FieldValue::Value(value) => Bson::try_from(value).ok(),
+            FieldValue::Missing | FieldValue::Array => None,
         }
     }
 
     pub(super) fn text<'a>(&self, document: &'a RawDocument) -> Option<&'a str> {
         match self.find(document) {
-            PathValue::Value(value) => value.as_str(),
-            PathValue::Missing | PathValue::Array => None,
+            FieldValue::Value(value) => value.as_str(),
+            FieldValue::Missing | FieldValue::Array => None,
         }
     }
 
     /// A whole number of any numeric BSON type.
     pub(super) fn whole_number(&self, document: &RawDocument) -> Option<i64> {
         match self.find(document) {
-            PathValue::Value(RawBsonRef::Int32(number)) => Some(number.into()),
-            PathValue::Value(RawBsonRef::Int64(number)) => Some(number),
-            PathValue::Value(RawBsonRef::Double(number)) => to_whole_number(number),
-            PathValue::Value(_) | PathValue::Missing | PathValue::Array => None,
+            FieldValue::Value(RawBsonRef::Int32(number)) => Some(number.into()),
+            FieldValue::Value(RawBsonRef::Int64(number)) => Some(number),
+            FieldValue::Value(RawBsonRef::Double(number)) => to_whole_number(number),
+            FieldValue::Value(_) | FieldValue::Missing | FieldValue::Array => None,
         }
     }
 }
@@ -79,10 +79,10 @@ mod tests {
     fn a_path_descends_into_documents_but_not_arrays() {
         let document = rawdoc! { "a": { "b": { "c": 7 } }, "list": [{ "b": 1 }], "text": "x" };
         assert_eq!(FieldPath::new("a.b.c").value(&document), Some(Bson::Int32(7)));
-        assert_eq!(FieldPath::new("a.b.d").find(&document), PathValue::Missing);
-        assert_eq!(FieldPath::new("text.b").find(&document), PathValue::Missing);
-        assert_eq!(FieldPath::new("list.b").find(&document), PathValue::Array);
-        assert_eq!(FieldPath::new("list").find(&document), PathValue::Array);
+        assert_eq!(FieldPath::new("a.b.d").find(&document), FieldValue::Missing);
+        assert_eq!(FieldPath::new("text.b").find(&document), FieldValue::Missing);
+        assert_eq!(FieldPath::new("list.b").find(&document), FieldValue::Array);
+        assert_eq!(FieldPath::new("list").find(&document), FieldValue::Array);
         assert_eq!(FieldPath::new("text").text(&document), Some("x"));
     }
 

@@ -15,7 +15,7 @@ use mongodb::raw_batch_cursor::{RawBatch, SessionRawBatchCursor};
 use super::CaptureItem;
 use super::change::{CursorBatch, batch_documents};
 use super::error::{Error, with_timeout};
-use super::field_path::{FieldPath, PathValue};
+use super::field_path::{FieldPath, FieldValue};
 use super::filter::{self, SyntheticOperation};
 use super::handle::CaptureState;
 use super::retry_state::RetryState;
@@ -279,9 +279,9 @@ impl ScanOrder {
     /// document before it, which repeats a few documents and skips none.
     fn index_key(&self, document: &RawDocument) -> Option<Vec<Bson>> {
         let value = |(_, path): &(String, FieldPath)| match path.find(document) {
-            PathValue::Value(value) => Bson::try_from(value).ok(),
-            PathValue::Missing => Some(Bson::Null),
-            PathValue::Array => None,
+            FieldValue::Value(value) => Bson::try_from(value).ok(),
+            FieldValue::Missing => Some(Bson::Null),
+            FieldValue::Array => None,
         };
         self.fields.iter().map(value).collect()
     }

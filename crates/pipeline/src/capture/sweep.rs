@@ -62,7 +62,7 @@ impl ReadModelCursors {
         namespace: &Namespace,
         after: Option<&Document>,
         most: usize,
-    ) -> Result<CursorPage, DriverError> {
+    ) -> Result<CursorPage, MongoError> {
         let bound = |aggregate| doc! { "pipeline": &self.pipeline, "collection": &namespace.collection, "aggregate": aggregate };
         let mut range = doc! { "$gte": bound(Bson::MinKey), "$lte": bound(Bson::MaxKey) };
         if let Some(after) = after {
@@ -86,7 +86,7 @@ impl ReadModelCursors {
     }
 }
 
-type DriverError = mongodb::error::Error;
+type MongoError = mongodb::error::Error;
 
 /// Cursor ids, each with its document key.
 #[derive(Debug, Default)]

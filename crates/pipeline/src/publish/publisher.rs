@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use self::admission::{Admission, Destination};
 use self::drain_timer::DrainTimer;
 use self::subscription_probe::SubscriptionProbe;
-use self::topic_connection::{ConnectionEvent, TopicConnection};
+use self::topic_connection::{TopicConnection, TopicConnectionEvent};
 use self::window::SendWindow;
 use super::batch::BatchLimits;
 use super::checkpoint_saver::CheckpointSaver;
@@ -87,7 +87,7 @@ enum PublisherEvent {
     TermLost,
     Stop,
     Captured(Option<Vec<CaptureItem>>),
-    Connection(ConnectionEvent),
+    Connection(TopicConnectionEvent),
     Saved(Result<SaveResult, checkpoint::Error>),
     Stored(CompletedWrite),
     Probed(Result<bool, servicebus::Error>),

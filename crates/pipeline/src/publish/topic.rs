@@ -6,7 +6,7 @@ use servicebus::{Client, EncodedMessage, PipelinedSender, SendOutcome, Sender};
 
 /// A topic with its subscription.
 pub trait PublishTopic: Send + Sync + 'static {
-    type Link: SenderLink + 'static;
+    type TopicLink: SenderLink + 'static;
 
     /// Topic name, for logs.
     fn name(&self) -> &str;
@@ -15,7 +15,7 @@ pub trait PublishTopic: Send + Sync + 'static {
     fn subscription(&self) -> &str;
 
     /// Opens a sender link. Waits for the backoff that Service Bus asks for.
-    fn open(&self) -> impl Future<Output = Result<Self::Link, servicebus::Error>> + Send;
+    fn open(&self) -> impl Future<Output = Result<Self::TopicLink, servicebus::Error>> + Send;
 
     fn subscription_exists(&self) -> impl Future<Output = Result<bool, servicebus::Error>> + Send;
 
@@ -81,7 +81,7 @@ impl ServiceBusTopic {
 }
 
 impl PublishTopic for ServiceBusTopic {
-    type Link = PipelinedSender;
+    type TopicLink = PipelinedSender;
 
     fn name(&self) -> &str {
         &self.topic

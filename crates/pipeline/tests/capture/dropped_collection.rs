@@ -1,4 +1,4 @@
-//! Collections that are dropped, renamed and made again.
+//! Dropped, renamed and re-created collections.
 
 use mongodb::bson::doc;
 use pipeline::checkpoint::CheckpointPhase;
@@ -16,10 +16,10 @@ async fn capture_continues_after_a_drop_and_re_create() {
     }
     fixture.events().insert_one(event("a", 30)).await.unwrap();
     assert_eq!(versions(&reading.events(31).await), (0..31).collect::<Vec<_>>());
-    // A drop and an invalidate each time.
+    // Each drop sends a drop and an invalidate event.
     assert_eq!(reading.handle.status().collection_drops, 6);
     assert!(reading.handle.status().reopens >= 3);
-    // Every token handed on can be resumed from, an invalidate's too.
+    // Every captured token resumes, also that of an invalidate event.
     let marks = std::mem::take(&mut reading.watermarks);
     reading.stop().await;
     assert!(!marks.is_empty());

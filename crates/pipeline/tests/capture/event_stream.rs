@@ -128,7 +128,7 @@ async fn the_queue_is_bounded_in_events() {
         if status.state == CaptureState::Full { Ok(status.events) } else { Err(status) }
     });
     assert!(seen.await <= 300);
-    // No later batch slips in, however much is taken.
+    // The bound holds for every later batch.
     let mut read = Vec::new();
     while read.len() < 5000 {
         let Some(batch) = reading.intake.next().await else { panic!("capture ended: {:?}", handle.status()) };
@@ -178,7 +178,7 @@ async fn a_stop_is_immediate_and_keeps_queued_events() {
         if status.events == 1 { Ok(()) } else { Err(status) }
     })
     .await;
-    // A getMore of thirty seconds is under way.
+    // A getMore of thirty seconds is in flight.
     let asked = Instant::now();
     reading.stop.cancel();
     (&mut reading.running).await.unwrap().unwrap();

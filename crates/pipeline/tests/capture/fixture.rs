@@ -1,4 +1,4 @@
-//! A small language for the tests: a fixture with a source, and somebody who reads it.
+//! A source, and a running capture on it.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Far beyond what anything here takes on a busy machine.
+/// Far longer than any step takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A database of a test's own on the shared set.
+/// A scratch database on the shared replica set.
 pub(crate) struct CaptureFixture {
     pub(crate) database: ScratchDatabase,
 }
@@ -53,13 +53,13 @@ impl CaptureFixture {
     }
 }
 
-/// A collection whose writes are in the stream when they are acknowledged.
+/// A collection with majority write concern: acknowledged writes are visible in the stream.
 pub(crate) fn majority(database: &Database, name: &str) -> Collection<Document> {
     let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
     database.collection_with_options(name, CollectionOptions::builder().write_concern(concern).build())
 }
 
-/// Tests do not wait for a second of silence.
+/// Shortens the wait for a quiet stream.
 pub(crate) fn short_await(config: Config) -> Config {
     Config { max_await: Duration::from_millis(100), ..config }
 }
@@ -69,14 +69,14 @@ pub(crate) fn event(aggregate: impl Into<Bson>, version: i32) -> Document {
     doc! { "aggregateId": aggregate.into(), "type": "Happened", "version": version }
 }
 
-/// A capture that runs, and what it handed on.
+/// A running capture and its items.
 pub(crate) struct CaptureRun {
     pub(crate) intake: CaptureReceiver,
     pub(crate) handle: Handle,
     pub(crate) stop: CancellationToken,
     pub(crate) running: JoinHandle<Result<(), Error>>,
     waiting: std::collections::VecDeque<CaptureItem>,
-    /// The phases of all marks met so far.
+    /// The phases of all watermarks received.
     pub(crate) watermarks: Vec<CheckpointPhase>,
 }
 
@@ -124,7 +124,7 @@ impl CaptureRun {
         self.events(1).await.remove(0)
     }
 
-    /// A whole snapshot, up to and with the mark after which the stream begins.
+    /// A whole snapshot, up to the watermark that starts the stream.
     pub(crate) async fn snapshot(&mut self) -> Vec<(ChangeEvent, SnapshotProgress)> {
         let mut scanned = Vec::new();
         loop {
@@ -150,7 +150,7 @@ impl CaptureRun {
         }
     }
 
-    /// How it ends when nobody stops it.
+    /// The error that ends capture.
     pub(crate) async fn wait_for_error(mut self) -> Error {
         while self.next().await.is_some() {}
         timeout(TIMEOUT, self.running).await.expect("it ends with its intake").unwrap().unwrap_err()

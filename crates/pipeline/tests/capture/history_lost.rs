@@ -1,4 +1,4 @@
-//! An oplog that no longer holds what the checkpoint needs.
+//! An oplog that no longer holds the events after the checkpoint.
 
 use std::num::NonZeroU32;
 
@@ -15,7 +15,7 @@ use crate::fixture::{CaptureFixture, CaptureRun, TIMEOUT, event, majority, short
 
 #[tokio::test]
 async fn history_lost_is_reported_on_open_and_on_an_open_stream() {
-    // Only what a checkpoint has behind it is cut off the oplog, and there is one a minute by default.
+    // The server truncates the oplog only up to its last storage checkpoint, by default one per minute.
     let set = ReplicaSetConfig::with_members(1).oplog_megabytes(1).argument("--syncdelay=1").start().await.unwrap();
     let client = set.client().await.unwrap();
     let events = majority(&client.database("shop"), "events");
@@ -28,7 +28,7 @@ async fn history_lost_is_reported_on_open_and_on_an_open_stream() {
     let capture = || Capture::new(&client, source.clone(), short_await(config.clone()));
     let start = capture().initial_phase(&StartPosition::Now).await.unwrap();
 
-    // One that is open and not taken from; it holds a cursor far from the oplog's end.
+    // An open stream that nobody receives from; its cursor stays far behind the end of the oplog.
     let behind = CaptureRun::resume(capture(), start.clone());
     events.insert_many((0..1000).map(|version| event("a", version))).await.unwrap();
     wait_for("the queue to be full", TIMEOUT, async || {
@@ -52,7 +52,7 @@ async fn history_lost_is_reported_on_open_and_on_an_open_stream() {
     assert!(error.to_string().contains("2001-09-09"), "{error}");
 }
 
-/// Of a server that writes tokens another way, or of somebody's hand: what the server says of the token itself is no trouble that passes.
+/// Another server version or a person may write such a token. An error about the token itself is not transient.
 #[tokio::test]
 async fn a_token_the_server_cannot_parse_is_history_lost() {
     let fixture = CaptureFixture::new("tokens").await;
@@ -85,7 +85,7 @@ async fn overrun(client: &Client, start: &CheckpointPhase) {
     wait_for("the oplog to be overrun", 2 * TIMEOUT, async || {
         filler.insert_many((0..10).map(|_| doc! { "x": "x".repeat(1 << 20) })).await.unwrap();
         let oldest = oldest(client).await;
-        // By a margin: the events that the open stream has not read yet must be gone too.
+        // With a margin: the unread events of the open stream must be gone too.
         if oldest.time > start.time + 1 { Ok(()) } else { Err(oldest) }
     })
     .await;

@@ -1,4 +1,4 @@
-//! A primary that dies, or falls silent, while it is read.
+//! A primary that is killed, or stops responding, during capture.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use testkit::wait::wait_for;
 
 use crate::fixture::{CaptureRun, direct, event, index, majority, short_await, versions};
 
-/// An election on a machine where everything takes its time.
+/// For an election on a slow machine.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(150);
 
 #[tokio::test]
 async fn a_failed_or_silent_primary_loses_and_repeats_no_event() {
     let mut set = ReplicaSet::start(3).await.unwrap();
-    // Its monitors are too slow to notice a silent member, for which they wait both times together: only capture's own deadline does. A member
-    // that is back they must notice soon: it may be the next primary.
+    // The monitors of the driver are too slow to notice a silent member, so only the timeout of capture does. They must notice a returning
+    // member soon: it may be the next primary.
     let slow = "heartbeatFrequencyMS=500&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
     let config = Config { response_timeout: Duration::from_secs(2), ..Config::default() };
@@ -36,9 +36,9 @@ async fn a_failed_or_silent_primary_loses_and_repeats_no_event() {
 
     let paused = set.primary().await.unwrap();
     set.pause(paused).await.unwrap();
-    // Few: for half a minute the other two hear of each other by heartbeat alone, and acknowledge three events a second.
+    // Only a few: for half a minute the other two members replicate by heartbeat alone, about three events per second.
     wait_for_writes(10, &written).await;
-    // Its connections are open still and nothing answers on them; who waits for that reads nothing until it wakes up.
+    // Its connections stay open without a response. A reader without a timeout would wait until it resumes.
     let known = written.load(Ordering::SeqCst) as u64;
     wait_for("what was written meanwhile to be read", ELECTION_TIMEOUT, async || {
         let status = reading.handle.status();
@@ -58,7 +58,7 @@ async fn a_failed_or_silent_primary_loses_and_repeats_no_event() {
     kill_primary_during_snapshot(&mut set, all).await;
 }
 
-/// The server's cursor dies with it; the scan goes on after the last document that was handed on.
+/// The cursor dies with the server; the scan resumes after the last captured document.
 async fn kill_primary_during_snapshot(set: &mut ReplicaSet, held: i32) {
     let client = set.client().await.unwrap();
     index(&majority(&client.database("shop"), "events")).await;
@@ -84,7 +84,7 @@ fn source() -> SourceConfig {
     SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") }
 }
 
-/// One event after the other, each written again until a majority has it; the version is the key, so that none is written twice.
+/// Writes one event after the other, and retries each until a majority has it. The version is the key, so a retry writes no duplicate.
 async fn write(client: mongodb::Client, written: Arc<AtomicI32>, done: Arc<AtomicBool>) {
     let events = majority(&client.database("shop"), "events");
     while !done.load(Ordering::SeqCst) {
@@ -100,14 +100,14 @@ async fn write(client: mongodb::Client, written: Arc<AtomicI32>, done: Arc<Atomi
         if acknowledged {
             written.fetch_add(1, Ordering::SeqCst);
         } else {
-            // Shown with the test's output, should it fail.
+            // Helps to explain a failed test.
             let answer = inserted.map(|inserted| inserted.err().and_then(|error| mongo_error::error_code(&error)));
             println!("version {version} is written again: {answer:?}");
         }
     }
 }
 
-/// A duplicate may still be rolled back; a majority read tells.
+/// A duplicate may still be rolled back; only a majority read proves it.
 async fn is_committed(events: &mongodb::Collection<mongodb::bson::Document>, version: i32) -> bool {
     let found =
         events.find_one(mongodb::bson::doc! { "_id": version }).read_concern(mongodb::options::ReadConcern::majority());

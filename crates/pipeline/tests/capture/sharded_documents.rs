@@ -29,7 +29,7 @@ impl ShardedFixture {
         Self { cluster, client }
     }
 
-    /// What is at `middle` or above it is on the second shard.
+    /// Values from `middle` on are on the second shard.
     async fn shard(&self, collection: &str, field: &str, middle: impl Into<Bson>) {
         let (admin, namespace) = (self.client.database("admin"), format!("shop.{collection}"));
         let middle = doc! { field: middle.into() };
@@ -101,7 +101,7 @@ async fn documents_on_two_shards_are_in_order_per_document() {
     live.stop().await;
     assert!(shop.spread("orders").await.iter().all(|held| *held > 0));
 
-    // Resumed by whoever comes next, wherever the last one was.
+    // Resumed at several positions.
     for at in [0, count / 3, count / 2, count - 2] {
         let phase = CheckpointPhase::Stream { token: read[at].token.clone() };
         let mut resumed = CaptureRun::resume(shop.capture(&source), phase);
@@ -110,7 +110,7 @@ async fn documents_on_two_shards_are_in_order_per_document() {
         resumed.stop().await;
     }
 
-    // A snapshot while documents come, change and go; resumed in its middle, and the stream after it.
+    // A snapshot during inserts, updates and deletes; resumed in the middle, and the stream after it.
     let held = (DOCUMENTS - DOCUMENTS / 4) as usize;
     let begun = shop.capture(&source).initial_phase(&StartPosition::Beginning).await.unwrap();
     let CheckpointPhase::Snapshot { start, .. } = begun.clone() else { panic!("{begun:?}") };
@@ -126,7 +126,7 @@ async fn documents_on_two_shards_are_in_order_per_document() {
     let phase = CheckpointPhase::Snapshot { start, progress: scanned[held / 2].1.clone() };
     let mut rest = CaptureRun::resume(shop.capture(&source), phase);
     let mut expected: Vec<Bson> = keys(&scanned[held / 2 + 1..]);
-    // Gone from one shard, come to the other since.
+    // Deleted on one shard, inserted on the other.
     expected.pop();
     expected.push(DOCUMENTS.into());
     let rest_of_it = rest.snapshot().await;
@@ -140,7 +140,7 @@ async fn documents_on_two_shards_are_in_order_per_document() {
 #[tokio::test]
 async fn documents_not_sharded_by_id_are_refused() {
     let shop = ShardedFixture::open().await;
-    // What it would mean: two documents, one `_id`.
+    // Two documents share an `_id`.
     shop.shard("customers", "region", "o").await;
     let customers = shop.collection("customers");
     insert_all(&customers, [NORTH, SOUTH].map(|region| doc! { "_id": 7, "region": region })).await;
@@ -150,7 +150,7 @@ async fn documents_not_sharded_by_id_are_refused() {
     assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
     assert!(!error.is_transient());
 
-    // One that is sharded so while it is read ends the stream before anything is confused.
+    // Sharding the collection during capture ends the stream with an error.
     let source = SourceConfig::documents("shop", "orders");
     let orders = shop.collection("orders");
     let region = |id: i32, region: &str| doc! { "_id": id, "region": region };
@@ -167,7 +167,7 @@ async fn documents_not_sharded_by_id_are_refused() {
     assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
 }
 
-/// Events are named by their aggregate, so that they may be sharded by it; two of them may then have one `_id`.
+/// Events may be sharded by their aggregate; two events may then share an `_id`.
 #[tokio::test]
 async fn events_with_the_same_id_on_two_shards_are_two_events() {
     let shop = ShardedFixture::open().await;

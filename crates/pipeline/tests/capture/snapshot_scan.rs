@@ -10,7 +10,7 @@ use pipeline::source::SourceConfig;
 
 use crate::fixture::{CaptureFixture, CaptureRun, aggregate, event, index, insert_all, majority};
 
-/// Ids of several types, in the order an index has them.
+/// Ids of several types, in index order.
 pub(crate) fn ids() -> Vec<Bson> {
     let (uuid, id) = (Uuid::from_bytes([7; 16]), ObjectId::from_bytes([7; 12]));
     vec![
@@ -24,7 +24,7 @@ pub(crate) fn ids() -> Vec<Bson> {
     ]
 }
 
-/// Five versions of each aggregate, the late ones first, and one document without an aggregate.
+/// Five versions of each aggregate, inserted in reverse, and one document without an aggregate.
 async fn fill(fixture: &CaptureFixture) -> usize {
     index(&fixture.events()).await;
     let all = ids().into_iter().flat_map(|id| (0..5).rev().map(move |version| event(id.clone(), version)));
@@ -33,7 +33,7 @@ async fn fill(fixture: &CaptureFixture) -> usize {
     ids().len() * 5 + 1
 }
 
-/// Batches so small that several are needed.
+/// Forces several batches.
 pub(crate) fn small_batches() -> Config {
     Config { batch_size: NonZeroU32::new(4).unwrap(), ..Config::default() }
 }
@@ -159,7 +159,7 @@ async fn a_filter_passes_the_same_in_snapshot_and_stream() {
     let config = Config { filter, ..small_batches() };
     let source = fixture.source();
     let mut live = CaptureRun::start(fixture.capture_with(source.clone(), config.clone()), StartPosition::Now).await;
-    // A value that looks like an expression is a value.
+    // A value that looks like an expression stays a literal.
     let written = (0..20).map(|version| {
         let mut event = event("a", version);
         event.extend(doc! { "secret": "$version", "note": "$version", "price": { "$numberOf": 5 } });
@@ -176,7 +176,7 @@ async fn a_filter_passes_the_same_in_snapshot_and_stream() {
     let read: Vec<_> = scanned.iter().map(|(event, _)| event.document.clone()).collect();
     assert_eq!(read, streamed);
     assert!(read.iter().all(|document| document.get("secret").unwrap().is_none()));
-    // What was filtered out at a batch's end moves the snapshot all the same.
+    // Documents filtered out at the end of a batch still move the progress.
     let reached = reading.watermarks.iter().filter_map(|phase| match phase {
         CheckpointPhase::Snapshot { progress, .. } => Some(progress.scanned),
         CheckpointPhase::Stream { .. } | CheckpointPhase::Unstarted => None,
@@ -185,7 +185,7 @@ async fn a_filter_passes_the_same_in_snapshot_and_stream() {
     reading.stop().await;
 }
 
-/// What a filter makes of a document may be larger than an answer of the server. An event is split between its fields, and this is one of them.
+/// A filter may make a document larger than a reply. The server splits events only between fields, and this is one field.
 #[tokio::test]
 async fn a_document_made_too_large_by_a_filter_is_an_error() {
     const LARGE: usize = 9 << 20;

@@ -1,4 +1,4 @@
-//! The end of a snapshot of documents: what the read models know and the source no longer has is deleted, and nothing else.
+//! The sweep at the end of a document snapshot deletes exactly the keys that the source no longer has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn contents(database: &Database, name: &str) -> Vec<Document> {
 
 const PIPELINE: &str = "shop";
 
-/// Two collections, and a read model of each that is what it is.
+/// Two collections, each with a mirror read model.
 struct SweepFixture {
     fixture: CaptureFixture,
     views: ScratchDatabase,
@@ -75,7 +75,7 @@ impl SweepFixture {
         CaptureRun::resume(capture, CheckpointPhase::Snapshot { start: start.clone(), progress: progress.clone() })
     }
 
-    /// What is left of a snapshot, and the sweep at its end.
+    /// Runs the rest of a snapshot and its sweep.
     async fn snapshot(
         &self,
         epoch: u64,
@@ -95,7 +95,7 @@ impl SweepFixture {
     }
 }
 
-/// A consumer's applier.
+/// A running applier.
 struct TestApplier {
     handle: Handle,
     stop: CancellationToken,
@@ -161,7 +161,7 @@ fn events(scanned: &[(ChangeEvent, SnapshotProgress)]) -> impl Iterator<Item = &
     scanned.iter().map(|(event, _)| event)
 }
 
-/// Those that were swept, by collection and key.
+/// The swept keys, by collection.
 fn swept(scanned: &[(ChangeEvent, SnapshotProgress)]) -> Vec<(&str, Bson)> {
     let deleted = events(scanned).filter(|event| event.operation == Operation::Delete);
     deleted.map(|event| (event.namespace.collection.as_str(), event.key.clone())).collect()
@@ -171,7 +171,7 @@ fn message_ids(scanned: &[(ChangeEvent, SnapshotProgress)]) -> Vec<EventMessageI
     scanned.iter().map(|(event, progress)| EventMessageId::for_event(event, Some(&progress.run))).collect()
 }
 
-/// The shop was read in a first epoch; then some orders go, and one comes, while nobody reads.
+/// Reads the source in a first epoch; then deletes some orders and inserts one without capture.
 async fn fixture_with_lost_history(purpose: &str) -> (SweepFixture, TestApplier, Vec<Bson>) {
     let shop = SweepFixture::new(purpose).await;
     shop.fill().await;
@@ -190,7 +190,7 @@ async fn fixture_with_lost_history(purpose: &str) -> (SweepFixture, TestApplier,
 #[tokio::test]
 async fn a_sweep_deletes_only_keys_the_source_no_longer_has() {
     let (shop, pod, gone) = fixture_with_lost_history("sweep").await;
-    // A key that only another pipeline knows is no business of ours.
+    // A key of another pipeline must not be swept.
     let stranger = TestApplier::start(&shop.views, "another").await;
     let (start, progress) = shop.begin().await;
     let mut foreign = shop.snapshot(1, &start, &progress).await.remove(0).0;
@@ -214,10 +214,10 @@ async fn a_sweep_deletes_only_keys_the_source_no_longer_has() {
     assert!(deleted.clone().all(|event| event.event_type.as_deref() == Some("delete")));
     assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
     shop.assert_views_match_source().await;
-    // Told again, as after a takeover without duplicate detection.
+    // Redelivered, as after a takeover without duplicate detection.
     assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Duplicate));
     shop.assert_views_match_source().await;
-    // What the read models know as deleted is not told a second time.
+    // Keys already deleted in the read models are not swept again.
     let (start, progress) = shop.begin().await;
     assert_eq!(swept(&shop.snapshot(3, &start, &progress).await), []);
     pod.stop().await;
@@ -236,7 +236,7 @@ async fn a_sweep_resumes_at_any_position_with_the_same_messages() {
         assert_eq!(message_ids(&rest), ids[at + 1..], "resumed after {at}");
         assert!(rest.iter().all(|(_, progress)| progress.scanned > all[at].1.scanned), "resumed after {at}");
     }
-    // Pages in which nothing is gone move the snapshot too: the last leader's marks are places to go on from as well.
+    // Pages without a missing key move the progress too: a sweep also resumes at their watermarks.
     let mut reading = shop.reading(2, small_batches(), &start, &progress);
     reading.snapshot().await;
     let last = reading.watermarks.iter().rev().find_map(|phase| match phase {
@@ -269,10 +269,10 @@ async fn a_delete_during_the_snapshot_survives_the_sweep() {
     let (shop, pod, _) = fixture_with_lost_history("sweep_live").await;
     let (start, progress) = shop.begin().await;
     let scanned = shop.snapshot(2, &start, &progress).await;
-    // After it was scanned: the sweep misses it, the snapshot has it.
+    // Deleted after the scan: the snapshot contains it.
     let (late, again) = (ids()[1].clone(), ids()[0].clone());
     shop.orders().delete_one(doc! { "_id": &late }).await.unwrap();
-    // Back again before the sweep's delete is applied.
+    // Inserted again before the sweep delete is applied.
     shop.orders().insert_one(doc! { "_id": &again, "back": true }).await.unwrap();
     let scan_ends = scanned.iter().position(|(event, _)| event.operation == Operation::Delete).unwrap();
     let mut reading = shop.reading(2, small_batches(), &start, &scanned[scan_ends - 1].1);
@@ -280,7 +280,7 @@ async fn a_delete_during_the_snapshot_survives_the_sweep() {
     assert!(swept(&sweep).contains(&("orders", late)) && !swept(&sweep).contains(&("orders", again)));
     let streamed = reading.events(2).await;
     reading.stop().await;
-    // The first leader's sweep, the second's, and the stream.
+    // The sweep of the first leader, of the second, and the stream.
     pod.apply(2, events(&scanned).chain(events(&sweep)).chain(&streamed)).await;
     shop.assert_views_match_source().await;
     pod.apply(2, events(&sweep)).await;
@@ -289,7 +289,7 @@ async fn a_delete_during_the_snapshot_survives_the_sweep() {
 }
 
 impl SweepFixture {
-    /// An order that came and went again in this epoch, as it was published and nobody has applied it; its delete is in no history.
+    /// An order that is inserted and deleted in this epoch. Its event is published and not applied; its delete is in no history.
     async fn insert_and_delete(&self, epoch: u64, key: &Bson) -> ChangeEvent {
         self.orders().insert_one(doc! { "_id": key }).await.unwrap();
         let (start, progress) = self.begin().await;
@@ -312,7 +312,7 @@ async fn messages_below_the_epoch_floor_are_skipped_after_a_sweep() {
     assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
     shop.assert_views_match_source().await;
 
-    // The same of one that is known, as gone; and what comes in the new epoch is applied, of either.
+    // The same for a key known as deleted. Events of the new epoch are applied for both.
     let waiting = [shop.insert_and_delete(2, &gone[0]).await, shop.insert_and_delete(2, &unknown).await];
     for key in [&gone[1], &"another".into()] {
         shop.orders().insert_one(doc! { "_id": key }).await.unwrap();
@@ -339,7 +339,7 @@ async fn messages_applied_before_a_sweep_are_swept() {
     pod.stop().await;
 }
 
-/// It read the cursors before the mark was set, and writes one behind the sweep's back if it is let.
+/// The transaction started before the epoch floor was raised, and writes a cursor that the sweep must not miss.
 #[tokio::test]
 async fn a_sweep_waits_for_transactions_older_than_the_floor() {
     let (shop, pod, _) = fixture_with_lost_history("sweep_waits").await;

@@ -1,4 +1,4 @@
-//! What is refused before anything is read, and how it is said.
+//! The checks before capture starts, and their errors.
 
 use mongodb::bson::{Document, doc};
 use mongodb::options::ChangeStreamPreAndPostImages;
@@ -61,7 +61,7 @@ async fn start_at_beginning_needs_a_sequence_and_its_index() {
     let without = SourceConfig { sequence: None, ..fixture.source() };
     let error = check_error(&fixture, without, Config::default(), StartPosition::Beginning).await;
     assert!(matches!(error, Error::NoSequence), "{error:?}");
-    // Neither is there a collection, nor, then, an index.
+    // The collection does not exist, so it has no index.
     let error = check_error(&fixture, fixture.source(), Config::default(), StartPosition::Beginning).await;
     assert!(matches!(error, Error::NoIndex { .. }), "{error:?}");
     fixture.events().insert_one(doc! { "aggregateId": "a", "version": 1 }).await.unwrap();

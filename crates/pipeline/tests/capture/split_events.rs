@@ -45,7 +45,7 @@ async fn no_token_lies_inside_a_split_event() {
     }
     reading.stop().await;
 
-    // After the event before it, all of it is read again; after it, only what follows.
+    // A resume before the event reads all of it again; a resume after it reads only later events.
     let mut again = CaptureRun::resume(
         fixture.capture(fixture.documents()),
         CheckpointPhase::Stream { token: events[0].token.clone() },
@@ -60,7 +60,7 @@ async fn no_token_lies_inside_a_split_event() {
     after.stop().await;
 }
 
-/// The tokens of the large event's fragments, as the server sends them.
+/// The tokens of the fragments, as the server sends them.
 async fn fragments(fixture: &CaptureFixture, start: &CheckpointPhase) -> Vec<ResumeToken> {
     let CheckpointPhase::Stream { token } = start else { panic!("{start:?}") };
     let stages = [

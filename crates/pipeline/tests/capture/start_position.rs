@@ -1,4 +1,4 @@
-//! Where a new pipeline starts, and that nothing between its start and its first read is skipped.
+//! The start of a new pipeline skips nothing between the start and the first read.
 
 use mongodb::bson::{DateTime, Timestamp, doc};
 use pipeline::capture::StartPosition;
@@ -11,7 +11,7 @@ async fn start_now_includes_the_next_write() {
     let fixture = CaptureFixture::new("now").await;
     fixture.events().insert_one(event("a", 1)).await.unwrap();
     let phase = fixture.capture(fixture.source()).initial_phase(&StartPosition::Now).await.unwrap();
-    // The first leader dies here, having stored the phase and read nothing.
+    // The first leader is killed here: it has saved the phase and read nothing.
     insert_all(&fixture.events(), (2..5).map(|version| event("a", version))).await;
     let mut reading = CaptureRun::resume(fixture.capture(fixture.source()), phase);
     assert_eq!(versions(&reading.events(3).await), [2, 3, 4]);
@@ -22,7 +22,7 @@ async fn start_now_includes_the_next_write() {
 async fn a_start_time_is_inclusive_and_skips_nothing() {
     let fixture = CaptureFixture::new("at").await;
     fixture.events().insert_one(event("a", 1)).await.unwrap();
-    // The cluster's clock counts seconds; what follows is in a later one.
+    // Cluster time counts seconds; wait for the next one.
     let first = cluster_second(&fixture).await;
     while cluster_second(&fixture).await <= first {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

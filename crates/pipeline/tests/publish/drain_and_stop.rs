@@ -1,4 +1,4 @@
-//! How a run ends: drained, lost, deposed, its gate shut.
+//! How the publisher stops: drained, term lost, deposed, gate closed.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use testkit::proxy::{Direction, NetworkFault, Proxy};
 
 use crate::fixture::*;
 
-/// Saves only when told to end.
+/// Saves only at the stop.
 fn save_only_at_stop() -> Config {
     Config { checkpoint: CheckpointInterval::Every(Duration::from_secs(3_600)), ..Config::default() }
 }
@@ -130,13 +130,13 @@ async fn a_drain_ends_although_the_bus_does_not_respond() {
     let more = events(105, 5);
     run.send(&more[5..]).await;
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Unfinished { events: 100 });
-    assert_eq!(fixture.phase().await, stream(5), "what was acknowledged is saved");
+    assert_eq!(fixture.phase().await, stream(5), "acknowledged events are saved");
 }
 
-/// The rest of a drain that is taken twice would be seen by a slow machine too.
+/// Long enough that a drain that runs twice is visible on a slow machine.
 const DRAIN: Duration = Duration::from_secs(4);
 
-/// It has taken the time it was given, once.
+/// The stop took one drain, not two.
 fn assert_took_one_drain(took: Duration) {
     assert!((DRAIN / 2..DRAIN * 3 / 2).contains(&took), "{took:?}");
 }
@@ -144,13 +144,13 @@ fn assert_took_one_drain(took: Duration) {
 #[tokio::test]
 async fn a_drain_ends_although_the_bus_was_never_reachable() {
     let fixture = PublishFixture::with_default_topic().await;
-    // A port that was free a moment ago, and nobody listens on.
+    // A free port that nobody listens on.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let gate = std::sync::Arc::new(true.into());
     let topic = fixture.topic(fixture.client(nobody), &gate);
     let run = fixture.publish_to(topic, gate, 1, Config { drain: DRAIN, ..Config::default() }).await;
     let unstarted = fixture.phase().await;
-    // How large a message may be is not known: none of them can become one.
+    // The size limit of a message is unknown without a link, so no event is admitted.
     run.send(&events(200, 5)).await;
     run.wait_for_state(PublishState::Paused(PauseReason::Unreachable)).await;
     let (ended, took) = run.stop().await;
@@ -180,8 +180,8 @@ async fn a_drain_with_a_full_window_ends_without_a_response() {
     let (ended, took) = run.stop().await;
     assert!(matches!(ended.unwrap(), PublishEnd::Unfinished { events: 16.. }));
     assert_took_one_drain(took);
-    assert_eq!(fixture.phase().await, stream(5), "what was acknowledged is saved, and nothing else");
-    // The next leader sends what follows the checkpoint.
+    assert_eq!(fixture.phase().await, stream(5), "only acknowledged events are saved");
+    // The next leader publishes the events after the checkpoint.
     let next = fixture.publish(2, Config::default()).await;
     next.send(&events[5..]).await;
     assert_eq!(next.drain().await.unwrap(), PublishEnd::Drained);

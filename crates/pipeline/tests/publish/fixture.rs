@@ -27,9 +27,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Long enough for a machine under load; no test waits for it in vain.
+/// Long enough for a machine under load; a passing test never waits this long.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// To see that something does not come.
+/// To check that nothing arrives.
 pub(crate) const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 const TOPIC: &str = "events";
@@ -63,7 +63,7 @@ impl PublishFixture {
         Self { broker, bus, database }
     }
 
-    /// The topic as design.md has it: partitioned, and duplicates detected.
+    /// A partitioned topic with duplicate detection.
     pub(crate) async fn with_default_topic() -> Self {
         Self::start(|topic| {
             topic.ingress.enable_partitioning = true;
@@ -95,7 +95,7 @@ impl PublishFixture {
         self.http("DELETE", &format!("/{SUBSCRIPTION_PATH}?api-version=2021-05"), "").await;
     }
 
-    /// Arms a fault of the broker's own.
+    /// Injects a fault into the broker.
     pub(crate) async fn inject(&self, fault: &str) {
         self.http("POST", "/$test/faults", fault).await;
     }
@@ -120,7 +120,7 @@ impl PublishFixture {
         ClaimCheckStore::new(&self.database, Duration::from_secs(3_600))
     }
 
-    /// A publisher in a term of its own, over the fixture's own way to the bus.
+    /// Starts a publisher in its own term.
     pub(crate) async fn publish(&self, term: u64, config: Config) -> PublisherRun {
         let gate = Arc::new(AtomicBool::new(true));
         let topic = self.topic(self.bus.clone(), &gate);
@@ -156,7 +156,7 @@ impl PublishFixture {
         PublisherRun { intake: Some(intake), stop: Some(stop), lose: Some(lose), ended, handle, gate }
     }
 
-    /// Everything the subscription holds, by session, in order; there must be `count`.
+    /// Receives all messages by session, in order; there must be `count`.
     pub(crate) async fn receive_all(&self, count: usize) -> BTreeMap<String, Vec<ReceivedMessage>> {
         let mut sessions: BTreeMap<String, Vec<ReceivedMessage>> = BTreeMap::new();
         let mut all = 0;
@@ -164,7 +164,7 @@ impl PublishFixture {
             let wait = if all < count { SOON } else { SHORT_WAIT };
             let Some(mut session) = self.bus.accept_next_session(SUBSCRIPTION_PATH, wait).await.unwrap() else { break };
             loop {
-                // What was acknowledged is there: a session that seems empty is, or is accepted again.
+                // Acknowledged messages are visible: an empty session is empty, or is accepted again.
                 let messages = session.receive(200, SHORT_WAIT / 10).await.unwrap();
                 if messages.is_empty() {
                     break;
@@ -179,7 +179,7 @@ impl PublishFixture {
         sessions
     }
 
-    /// Everything published from `events` is there once, in order.
+    /// Every event of `events` arrived once and in order.
     pub(crate) async fn assert_received_in_order(&self, events: &[CaptureItem]) {
         let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for event in events {
@@ -207,14 +207,14 @@ impl PublishFixture {
     }
 }
 
-/// Never, if whoever could say it is gone.
+/// Waits for the signal; forever, if its sender is dropped.
 async fn signal(word: oneshot::Receiver<()>) {
     if word.await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// A publisher at work.
+/// A running publisher.
 pub(crate) struct PublisherRun {
     intake: Option<mpsc::Sender<Vec<CaptureItem>>>,
     stop: Option<oneshot::Sender<()>>,
@@ -225,14 +225,14 @@ pub(crate) struct PublisherRun {
 }
 
 impl PublisherRun {
-    /// Hands over captured events, in batches as capture would.
+    /// Sends captured events in batches, like capture.
     pub(crate) async fn send(&self, events: &[CaptureItem]) {
         for batch in events.chunks(64) {
             self.intake.as_ref().unwrap().send(batch.to_vec()).await.expect("the publisher takes more");
         }
     }
 
-    /// As `send`, but the publisher may end meanwhile.
+    /// Like `send`, but the publisher may stop meanwhile.
     pub(crate) async fn try_send(&self, events: &[CaptureItem]) {
         for batch in events.chunks(64) {
             let _ = self.intake.as_ref().unwrap().send(batch.to_vec()).await;
@@ -263,7 +263,7 @@ impl PublisherRun {
         self.lose.take().unwrap().send(()).unwrap();
     }
 
-    /// Told to stop, and nothing more comes; how it ended, and after how long.
+    /// Stops the publisher and ends its input; returns the result and the duration.
     pub(crate) async fn stop(mut self) -> (Result<PublishEnd, Error>, Duration) {
         let told = Instant::now();
         self.stop.take().unwrap().send(()).expect("it runs");
@@ -271,7 +271,7 @@ impl PublisherRun {
         (self.end().await, told.elapsed())
     }
 
-    /// There is no more to come; how it ended.
+    /// Ends the input; returns the result.
     pub(crate) async fn drain(mut self) -> Result<PublishEnd, Error> {
         self.intake.take();
         self.end().await
@@ -306,7 +306,7 @@ pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
     }
 }
 
-/// So many events, dealt out to so many aggregates in turn.
+/// `count` events over `aggregates` aggregates in turn.
 pub(crate) fn events(count: i64, aggregates: i64) -> Vec<CaptureItem> {
     (1..=count).map(|number| CaptureItem::Change(event(format!("order-{}", number % aggregates), number))).collect()
 }

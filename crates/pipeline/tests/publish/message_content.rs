@@ -1,4 +1,4 @@
-//! Messages as consumers will see them.
+//! The content of messages.
 
 use mongodb::bson::{Bson, oid::ObjectId, uuid::Uuid};
 use pipeline::capture::CaptureItem;

@@ -1,4 +1,4 @@
-//! Order per aggregate holds whatever the bus does, and what is sent twice is there once.
+//! Order per aggregate under faults of Service Bus, and deduplication of republished events.
 
 use pipeline::publish::{Config, PublishEnd};
 use testkit::proxy::{NetworkFault, Proxy};
@@ -12,7 +12,7 @@ async fn events_arrive_once_in_order_and_the_checkpoint_follows() {
     let events = events(2_000, 40);
     run.send(&events).await;
     run.wait_until_published(2_000).await;
-    assert!(run.counts().transfers < 2_000, "what waits goes together: {:?}", run.counts());
+    assert!(run.counts().transfers < 2_000, "queued events are batched: {:?}", run.counts());
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(fixture.phase().await, stream(2_000));
     fixture.assert_received_in_order(&events).await;
@@ -33,7 +33,7 @@ async fn order_holds_when_acknowledgements_are_lost() {
 
 #[tokio::test]
 async fn order_holds_when_messages_are_throttled() {
-    // Without duplicate detection: what was refused was not stored, so nothing may come twice either.
+    // Without duplicate detection: a refused message is not stored, so there must be no duplicate.
     let fixture = PublishFixture::start(|_| {}).await;
     fixture.inject(r#"{"kind": "server_busy", "skip": 10, "times": 40, "one_in": 3, "seed": 5}"#).await;
     let run = fixture.publish(1, Config::default()).await;

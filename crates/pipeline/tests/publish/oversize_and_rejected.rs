@@ -1,4 +1,4 @@
-//! Events that cannot be messages, or not whole: kept, and nothing behind them is held up.
+//! Oversize events use claim checks, and rejected events are stored; neither blocks later events.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn an_event_without_aggregate_id_is_rejected_and_skipped() {
     .await;
     run.wait_until_published(2).await;
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
-    assert_eq!(fixture.phase().await, stream(3), "it counts as acknowledged once it is stored");
+    assert_eq!(fixture.phase().await, stream(3), "a rejected event counts as acknowledged once it is stored");
     fixture.receive_all(2).await;
     let kept = fixture.documents(rejected::COLLECTION).await;
     assert_eq!(kept.len(), 1);

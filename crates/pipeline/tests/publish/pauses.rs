@@ -1,4 +1,4 @@
-//! Publishing pauses while nobody would keep what is sent, and goes on by itself.
+//! Publishing pauses while the subscription is missing or Service Bus is unreachable, and resumes without operator action.
 
 use pipeline::publish::{Config, PauseReason, PublishEnd, PublishState};
 use testkit::proxy::{NetworkFault, Proxy};
@@ -17,7 +17,7 @@ async fn publishing_pauses_while_the_subscription_is_missing() {
     run.wait_until_published(100).await;
     assert_eq!(run.handle.state(), PublishState::Publishing);
 
-    // And again, when it is taken away in the middle.
+    // Again, when the subscription is deleted during publishing.
     fixture.assert_received_in_order(&events).await;
     fixture.unsubscribe().await;
     run.wait_for_state(PublishState::Paused(PauseReason::SubscriptionMissing)).await;

@@ -1,4 +1,4 @@
-//! A message that the bus will not have, whatever is tried: kept, and a marker takes its place.
+//! A message that Service Bus refuses permanently is stored as rejected and replaced by a marker.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use servicebus::{EncodedMessage, SendOutcome};
 
 use crate::fixture::*;
 
-/// Text that makes a message illegible on its way to the bus, which then refuses it.
+/// A message with this text is garbled before it is sent, so Service Bus refuses it.
 const POISON: &str = "POISON";
 
 struct GarblingTopic(ServiceBusTopic);
@@ -19,7 +19,7 @@ struct GarblingTopic(ServiceBusTopic);
 struct GarblingLink<L>(L);
 
 impl PublishTopic for GarblingTopic {
-    type Link = GarblingLink<<ServiceBusTopic as PublishTopic>::Link>;
+    type TopicLink = GarblingLink<<ServiceBusTopic as PublishTopic>::TopicLink>;
 
     fn name(&self) -> &str {
         self.0.name()
@@ -29,7 +29,7 @@ impl PublishTopic for GarblingTopic {
         self.0.subscription()
     }
 
-    async fn open(&self) -> Result<Self::Link, servicebus::Error> {
+    async fn open(&self) -> Result<Self::TopicLink, servicebus::Error> {
         Ok(GarblingLink(self.0.open().await?))
     }
 
@@ -82,7 +82,7 @@ async fn a_refused_message_is_stored_and_replaced_by_a_marker() {
     let gate = Arc::new(true.into());
     let topic = GarblingTopic(fixture.topic(fixture.bus.clone(), &gate));
     let run = fixture.publish_to(topic, gate, 1, Config::default()).await;
-    // Alone in its lane, and in the middle of a batch.
+    // One alone in its lane, one in the middle of a batch.
     let mut events = vec![poisoned("b", 1)];
     events.extend((2..=20).map(|number| match number {
         10 => poisoned("a", number),

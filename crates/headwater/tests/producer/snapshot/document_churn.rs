@@ -1,4 +1,4 @@
-//! Writers that insert, update and delete documents, two thousand a second together, until told that it is stop.
+//! Writers that insert, update and delete documents at two thousand per second until stopped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 const WRITERS: i64 = 4;
-/// Each writer's writes of one round go together, and what is late is made up for, so that a slow machine holds the pace too.
+/// Each writer sends one bulk write per round; late rounds are made up for, so that a slow machine keeps the rate.
 const ROUND: Duration = Duration::from_millis(80);
 const INSERTS: i64 = 10;
 const UPDATES: i64 = 20;
 const DELETES: usize = 9;
 
-/// What really happened, by what the server said.
+/// Counts as reported by the server.
 #[derive(Default)]
 pub(super) struct WriteCounts {
     inserted: AtomicU64,
@@ -34,7 +34,7 @@ pub(super) struct DocumentChurn {
 }
 
 impl DocumentChurn {
-    /// Of documents of which `0..held` are there.
+    /// The documents `0..held` exist.
     pub(super) fn start(documents: &Collection<Document>, held: i64) -> Self {
         let (counts, stop) = (Arc::<WriteCounts>::default(), CancellationToken::new());
         let mut writers = JoinSet::new();
@@ -62,13 +62,13 @@ impl DocumentChurn {
     }
 }
 
-/// Writes documents that no other writer writes.
+/// Each writer has its own documents.
 struct ChurnWriter {
     documents: Collection<Document>,
     held: i64,
     number: i64,
     round: i64,
-    /// Of those it made, the ones that are still there.
+    /// Its inserted documents that still exist.
     inserted: VecDeque<i64>,
 }
 
@@ -77,7 +77,7 @@ impl ChurnWriter {
         let mut due = Instant::now();
         while !stop.is_cancelled() {
             let models = self.next_round();
-            // In any order: a mongos would send them one by one, shard after shard.
+            // Unordered: with ordered writes a mongos sends them shard by shard.
             let written = self.documents.client().bulk_write(models).ordered(false);
             let written = written.write_concern(WriteConcern::majority()).await.unwrap();
             counts.inserted.fetch_add(written.inserted_count as u64, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl ChurnWriter {
         }
     }
 
-    /// New ones come, old ones change, and of both some go.
+    /// Inserts new documents, updates old ones, deletes some of both.
     fn next_round(&mut self) -> Vec<WriteModel> {
         let namespace: Namespace = self.documents.namespace();
         let delete = |id: i64| -> WriteModel {
@@ -112,7 +112,7 @@ impl ChurnWriter {
         models
     }
 
-    /// One of the documents that were there.
+    /// One of the initial documents of this writer.
     fn own(&self, step: i64) -> i64 {
         (step * WRITERS + self.number) % self.held
     }

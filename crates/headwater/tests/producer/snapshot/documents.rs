@@ -1,4 +1,4 @@
-//! Documents that are inserted, updated and deleted while they are read, on one server and on two shards.
+//! Document snapshots under inserts, updates and deletes, on one server and on two shards.
 
 use std::collections::HashMap;
 
@@ -14,17 +14,17 @@ use super::{
     takeovers, wait_for_checkpoint, wait_for_write_rate, wait_until_scanned,
 };
 
-/// Documents before the snapshot begins; about a third of them get through before the links freeze.
+/// Documents before the snapshot; about a third is published before the links freeze.
 const HELD: i64 = 4_000;
 const FREEZE_AFTER: u64 = 1_500_000;
-/// Far more than may be told twice: reading from the beginning again would show.
+/// Far more than may be republished, so a restarted snapshot is visible.
 const BEFORE: i64 = 8 * WINDOW_EVENTS as i64;
-/// Of each kind, in that second.
+/// Writes of each kind in that second.
 const LEAST: u64 = 100;
 
 async fn start_cluster(store: MongoTopology) -> TestCluster {
     let environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
-    // Without duplicate detection, so that what is read again is seen again.
+    // Without duplicate detection, so that republished messages are visible.
     let topic = TopicConfig { duplicate_window: None, ..TopicConfig::default() };
     let config = TestClusterConfig {
         pods: 2,
@@ -49,7 +49,7 @@ async fn source(cluster: &TestCluster) -> HashMap<String, Document> {
     found.into_iter().map(|document| (document.get("_id").unwrap().to_string(), document)).collect()
 }
 
-/// While the snapshot stands in its middle: a thousand writes a second and more, of every kind.
+/// While the snapshot is frozen: at least a thousand writes per second, of every kind.
 async fn assert_writes_during_snapshot(cluster: &TestCluster, churn: &DocumentChurn) {
     let before = churn.counts();
     wait_for_write_rate(|| churn.total()).await;
@@ -73,24 +73,24 @@ async fn assert_snapshot_matches_source(mut cluster: TestCluster) {
     let source = source(&cluster).await;
     let reader = TopicReader::start(&cluster, &cluster.broker().subscription());
     wait_for("the fold to be the source", TIMEOUT, async || {
-        let (is_it, documents) = reader.look(|told| (told.documents == source, told.documents.len()));
+        let (is_it, documents) = reader.inspect(|contents| (contents.documents == source, contents.documents.len()));
         if is_it { Ok(()) } else { Err((documents, source.len())) }
     })
     .await;
     let most = WINDOW_EVENTS * takeovers(&cluster).await;
     cluster.stop_pods().await;
-    let told = reader.finish().await;
-    assert!(told.documents == source, "something received after its end");
-    assert!(told.out_of_order.is_empty(), "{:?}", told.out_of_order);
+    let contents = reader.finish().await;
+    assert!(contents.documents == source, "a message arrived after the end");
+    assert!(contents.out_of_order.is_empty(), "{:?}", contents.out_of_order);
     println!(
-        "{} documents told twice by the snapshot, at most {most} were under way",
-        told.repeated_snapshot_messages()
+        "{} documents repeated by the snapshot, at most {most} were in flight",
+        contents.repeated_snapshot_messages()
     );
-    assert!(most < BEFORE as u64, "so many takeovers show nothing");
+    assert!(most < BEFORE as u64, "too many takeovers for this check");
     assert!(
-        told.repeated_snapshot_messages() <= most,
-        "{} told twice: the snapshot was read again",
-        told.repeated_snapshot_messages()
+        contents.repeated_snapshot_messages() <= most,
+        "{} messages repeated: the snapshot was restarted",
+        contents.repeated_snapshot_messages()
     );
     cluster.stop().await;
 }

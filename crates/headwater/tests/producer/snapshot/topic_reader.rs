@@ -1,4 +1,4 @@
-//! What comes out of a subscription: what a consumer would make of it, whether each session was in order, and how often the snapshot told a document.
+//! Reads a subscription: folds the documents, checks the order per session, and counts repeated snapshot messages.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -15,9 +15,9 @@ const READERS: usize = 32;
 
 #[derive(Default)]
 pub(super) struct TopicContents {
-    /// By `_id`, as a consumer leaves them who passes over what he has seen.
+    /// By `_id`, folded as by a consumer that skips duplicates.
     pub(super) documents: HashMap<String, Document>,
-    /// Sessions in which something new received after what follows it.
+    /// Sessions with a new message behind a later one.
     pub(super) out_of_order: Vec<String>,
     seen: HashSet<String>,
     last: HashMap<String, String>,
@@ -25,12 +25,12 @@ pub(super) struct TopicContents {
 }
 
 impl TopicContents {
-    /// How often a snapshot told a document that it had told before.
+    /// Snapshot messages of documents that were sent before.
     pub(super) fn repeated_snapshot_messages(&self) -> u64 {
         self.scanned.values().map(|times| times - 1).sum()
     }
 
-    fn enter(&mut self, message: &ReceivedMessage) {
+    fn add(&mut self, message: &ReceivedMessage) {
         let text = |name: &str| {
             message.application_property(name).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
         };
@@ -40,7 +40,7 @@ impl TopicContents {
         if operation == "snapshot" {
             *self.scanned.entry(id.clone()).or_default() += 1;
         }
-        // Without duplicate detection a takeover tells again what was under way.
+        // Without duplicate detection a takeover republishes events in flight.
         if !self.seen.insert(message.message_id().unwrap()) {
             return;
         }
@@ -52,7 +52,7 @@ impl TopicContents {
         let is_key_alone = document.len() == 1;
         match operation.as_str() {
             "delete" => drop(self.documents.remove(&id)),
-            // Looked up, and gone meanwhile: its delete follows.
+            // Deleted before the lookup: its delete follows.
             "update" if is_key_alone => {}
             _ => drop(self.documents.insert(id, document)),
         }
@@ -61,7 +61,7 @@ impl TopicContents {
 
 /// Readers of a subscription.
 pub(super) struct TopicReader {
-    told: Arc<Mutex<TopicContents>>,
+    contents: Arc<Mutex<TopicContents>>,
     stop: CancellationToken,
     readers: JoinSet<()>,
 }
@@ -69,28 +69,28 @@ pub(super) struct TopicReader {
 impl TopicReader {
     pub(super) fn start(cluster: &TestCluster, subscription: &str) -> Self {
         let client = Client::new(&cluster.broker().connection_string(), Config::default()).unwrap();
-        let (told, stop) = (Arc::<Mutex<TopicContents>>::default(), CancellationToken::new());
+        let (contents, stop) = (Arc::<Mutex<TopicContents>>::default(), CancellationToken::new());
         let mut readers = JoinSet::new();
         for _ in 0..READERS {
-            readers.spawn(read(client.clone(), subscription.to_owned(), Arc::clone(&told), stop.clone()));
+            readers.spawn(read(client.clone(), subscription.to_owned(), Arc::clone(&contents), stop.clone()));
         }
-        Self { told, stop, readers }
+        Self { contents, stop, readers }
     }
 
-    pub(super) fn look<T>(&self, look: impl FnOnce(&TopicContents) -> T) -> T {
-        look(&self.told.lock().unwrap())
+    pub(super) fn inspect<T>(&self, inspect: impl FnOnce(&TopicContents) -> T) -> T {
+        inspect(&self.contents.lock().unwrap())
     }
 
-    /// When nothing more is sent: all that was told.
+    /// Stops when nothing is left; returns the contents.
     pub(super) async fn finish(self) -> TopicContents {
         self.stop.cancel();
         self.readers.join_all().await;
-        std::mem::take(&mut self.told.lock().unwrap())
+        std::mem::take(&mut self.contents.lock().unwrap())
     }
 }
 
-/// Until it is enough and nothing is left.
-async fn read(client: Client, subscription: String, told: Arc<Mutex<TopicContents>>, stop: CancellationToken) {
+/// Reads until stopped and nothing is left.
+async fn read(client: Client, subscription: String, contents: Arc<Mutex<TopicContents>>, stop: CancellationToken) {
     loop {
         let accepted = client.accept_next_session(&subscription, Duration::from_secs(2)).await.unwrap();
         let Some(mut session) = accepted else {
@@ -105,8 +105,8 @@ async fn read(client: Client, subscription: String, told: Arc<Mutex<TopicContent
                 break;
             }
             {
-                let mut told = told.lock().unwrap();
-                messages.iter().for_each(|message| told.enter(message));
+                let mut contents = contents.lock().unwrap();
+                messages.iter().for_each(|message| contents.add(message));
             }
             session.settler().complete(&messages).await.unwrap();
         }

@@ -10,7 +10,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;
 
-use super::{DriverError, ReadModelCursors};
+use super::{MongoError, ReadModelCursors};
 use crate::capture::error::{Error, with_timeout};
 use crate::capture::handle::CaptureState;
 use crate::capture::retry_state::RetryState;
@@ -26,7 +26,7 @@ const TRANSACTION_LIFETIME: Duration = Duration::from_secs(60);
 
 impl ReadModelCursors {
     /// Returns when a majority has the floor, and with it everything committed before. Later reads are at least as new.
-    async fn write_epoch_floor(&mut self) -> Result<(), DriverError> {
+    async fn write_epoch_floor(&mut self) -> Result<(), MongoError> {
         let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
         let raise = self.cursors.update_one(doc! { "_id": floor_id(&self.pipeline) }, floor_update(self.epoch));
         raise.upsert(true).write_concern(WriteConcern::majority()).session(&mut session).await?;
@@ -35,7 +35,7 @@ impl ReadModelCursors {
     }
 
     /// Whether a transaction of this pipeline's pods has been open for at least `age`.
-    async fn has_transactions_older_than(&self, age: Duration) -> Result<bool, DriverError> {
+    async fn has_transactions_older_than(&self, age: Duration) -> Result<bool, MongoError> {
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let pipeline = [
             doc! { "$currentOp": { "allUsers": false, "idleSessions": true } },

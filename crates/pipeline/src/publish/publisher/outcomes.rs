@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use servicebus::SendOutcome;
 
-use super::topic_connection::ConnectionEvent;
+use super::topic_connection::TopicConnectionEvent;
 use super::{PauseReason, PublishState, Publisher};
 use crate::checkpoint::CheckpointStore;
 use crate::error_chain::error_chain;
@@ -26,16 +26,16 @@ const MAX_LANE_BACKOFF: Duration = Duration::from_secs(5);
 impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     pub(super) fn on_connection(
         &mut self,
-        event: ConnectionEvent,
+        event: TopicConnectionEvent,
         outcomes: &mut Vec<SendOutcome>,
     ) -> Result<(), Error> {
         match event {
-            ConnectionEvent::Outcomes => self.on_outcomes(outcomes),
-            ConnectionEvent::Opened(limits) => {
+            TopicConnectionEvent::Outcomes => self.on_outcomes(outcomes),
+            TopicConnectionEvent::Opened(limits) => {
                 self.on_opened(limits);
                 Ok(())
             }
-            ConnectionEvent::OpenFailed(error) => self.on_open_failed(error),
+            TopicConnectionEvent::OpenFailed(error) => self.on_open_failed(error),
         }
     }
 

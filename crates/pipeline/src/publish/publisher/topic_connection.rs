@@ -22,11 +22,11 @@ const FIRST_REOPEN_BACKOFF: Duration = Duration::from_millis(20);
 /// An outcome later than this will not come.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(30);
 
-type OpenFuture<T> = BoxFuture<'static, Result<<T as PublishTopic>::Link, servicebus::Error>>;
+type OpenFuture<T> = BoxFuture<'static, Result<<T as PublishTopic>::TopicLink, servicebus::Error>>;
 
 pub(super) struct TopicConnection<T: PublishTopic> {
     topic: Arc<T>,
-    link: Option<T::Link>,
+    link: Option<T::TopicLink>,
     opening: Option<OpenFuture<T>>,
     /// Of the last link; kept while it is reopened.
     limits: Option<LinkLimits>,
@@ -40,7 +40,7 @@ pub(super) struct TopicConnection<T: PublishTopic> {
 }
 
 /// What happened on the connection.
-pub(super) enum ConnectionEvent {
+pub(super) enum TopicConnectionEvent {
     /// Outcomes were appended.
     Outcomes,
     Opened(LinkLimits),
@@ -73,22 +73,22 @@ impl<T: PublishTopic> TopicConnection<T> {
     }
 
     /// Cancel-safe: the link keeps outcomes that it did not return, and the next call continues an open.
-    pub(super) async fn next(&mut self, outcomes: &mut Vec<SendOutcome>) -> ConnectionEvent {
+    pub(super) async fn next(&mut self, outcomes: &mut Vec<SendOutcome>) -> TopicConnectionEvent {
         if let Some(link) = &mut self.link {
             link.outcomes(outcomes).await;
-            return ConnectionEvent::Outcomes;
+            return TopicConnectionEvent::Outcomes;
         }
         let Some(opening) = &mut self.opening else { return std::future::pending().await };
         match opening.await {
             Ok(link) => {
                 let limits = link.limits();
                 (self.link, self.opening, self.limits) = (Some(link), None, Some(limits));
-                ConnectionEvent::Opened(limits)
+                TopicConnectionEvent::Opened(limits)
             }
             Err(error) => {
                 self.reopen();
                 self.failures = self.failures.saturating_add(1);
-                ConnectionEvent::OpenFailed(error)
+                TopicConnectionEvent::OpenFailed(error)
             }
         }
     }
