@@ -43,7 +43,7 @@ pub(super) struct Destination<'a> {
 /// The write that an oversize event needs before, or instead of, its message.
 enum OversizeWrite {
     StoreBody { body: Vec<u8>, message: Bytes },
-    Reject { event: RejectedEvent, marker: Option<Bytes> },
+    Reject { event: Box<RejectedEvent>, marker: Option<Bytes> },
 }
 
 impl Admission {
@@ -149,7 +149,7 @@ impl Admission {
                 to.writes.store_body(lane, ordinal, id.as_str().to_owned(), body, message);
             }
             Some(OversizeWrite::Reject { event, marker }) => {
-                to.writes.reject(ordinal, event, Some(ReservedSlot { lane, marker }));
+                to.writes.reject(ordinal, *event, Some(ReservedSlot { lane, marker }));
             }
         }
     }
@@ -167,7 +167,10 @@ impl Admission {
         if message.len() > limit {
             let rejected = RejectedEvent::from_event(event, id, RejectReason::TooLarge);
             let marker = amqp::Message::parse(message).ok().and_then(|message| rejected_marker(&message));
-            return OversizeWrite::Reject { event: rejected, marker: marker.filter(|marker| marker.len() <= limit) };
+            return OversizeWrite::Reject {
+                event: Box::new(rejected),
+                marker: marker.filter(|marker| marker.len() <= limit),
+            };
         }
         let body = self.encoder.body(event);
         // Moved, not copied: a body may have 16 MB.
