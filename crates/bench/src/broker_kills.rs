@@ -18,7 +18,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::timeout;
 
 use crate::amqp_client::{RawAmqpClient, message};
-use crate::broker_process::BrokerProcess;
+use crate::processes::start_broker_with;
 
 const QUEUE: &str = "kills";
 const PROPERTIES: &str = "<RequiresSession>true</RequiresSession>\
@@ -100,9 +100,9 @@ pub async fn run(
     });
     let mut report = KillReport::default();
     while report.rounds < rounds && ledger.violations().is_empty() {
-        let broker = BrokerProcess::start_with(binary, folder.path(), None).await;
+        let mut broker = start_broker_with(binary, folder.path(), None).await;
         if report.rounds == 0 {
-            broker.create_queue(QUEUE, PROPERTIES).await;
+            broker.create_queue(QUEUE, PROPERTIES).await.map_err(|error| error.to_string())?;
         }
         let work = load(broker.address(), &ledger);
         let round = Duration::from_millis(rng.random_range(1..=LONGEST_ROUND_MS));
@@ -113,7 +113,7 @@ pub async fn run(
         ledger.update_report(&mut report);
         seen(&report);
     }
-    let broker = BrokerProcess::start_with(binary, folder.path(), None).await;
+    let mut broker = start_broker_with(binary, folder.path(), None).await;
     let drained = drain(broker.address(), &ledger).await;
     broker.kill().await;
     let violations: Vec<_> = ledger.violations().drain(..).chain(drained.err()).collect();

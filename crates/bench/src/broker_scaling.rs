@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use amqp::message::{BatchBuilder, FORMAT};
 
 use crate::broker_load::{AcceptLoad, batches, messages, send};
-use crate::broker_process::BrokerProcess;
+use crate::processes::start_broker;
+use local_cluster::BrokerProcess;
+use local_cluster::usage::{cpu_time, resident_mb};
 
 const BODY: usize = 1024;
 const QUEUE: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
@@ -50,8 +52,8 @@ pub async fn measure_by_messages(
     sizes: &[u64],
     mut seen: impl FnMut(ScalingRow),
 ) -> io::Result<RestartTiming> {
-    let broker = BrokerProcess::start(folder, None).await;
-    broker.create_queue("store", QUEUE).await;
+    let mut broker = start_broker(folder).await;
+    broker.create_queue("store", QUEUE).await.map_err(io::Error::other)?;
     let (mut stored, mut next) = (0, 0);
     for size in sizes {
         let more = next..next + size - stored;
@@ -67,18 +69,18 @@ pub async fn measure_by_messages(
         seen(measure(&broker, *size, THROUGH, load).await?);
     }
     broker.kill().await;
-    let broker = BrokerProcess::start(folder, None).await;
-    let restart = RestartTiming { ready: broker.ready_after, rss_mb: broker.rss_mb() };
+    let mut broker = start_broker(folder).await;
+    let restart = RestartTiming { ready: broker.ready_after(), rss_mb: resident_mb(broker.pid()) };
     broker.kill().await;
     Ok(restart)
 }
 
 /// Cost of accepting a session, receiving and completing one message and releasing the session, by the number of sessions with messages.
 pub async fn measure_by_sessions(folder: &Path, sizes: &[u64], mut seen: impl FnMut(ScalingRow)) -> io::Result<()> {
-    let broker = BrokerProcess::start(folder, None).await;
+    let mut broker = start_broker(folder).await;
     for sessions in sizes {
         let queue = format!("sessions-{sessions}");
-        broker.create_queue(&queue, QUEUE).await;
+        broker.create_queue(&queue, QUEUE).await.map_err(io::Error::other)?;
         let stored = batches(messages(0..SPREAD, *sessions, BODY));
         send(broker.address(), &queue, stored, BatchBuilder::FORMAT).await?;
         let load = SHORT.complete_messages(broker.address(), &queue, ACCEPTS);
@@ -94,14 +96,14 @@ async fn measure(
     messages: u64,
     load: impl Future<Output = io::Result<()>>,
 ) -> io::Result<ScalingRow> {
-    let (began, before) = (Instant::now(), broker.cpu());
+    let (began, before) = (Instant::now(), cpu_time(broker.pid()));
     load.await?;
-    let (took, cpu) = (began.elapsed(), broker.cpu().saturating_sub(before));
+    let (took, cpu) = (began.elapsed(), cpu_time(broker.pid()).saturating_sub(before));
     Ok(ScalingRow {
         size,
         cpu_us: cpu.as_secs_f64() * 1e6 / messages as f64,
         per_second: messages as f64 / took.as_secs_f64(),
-        rss_mb: broker.rss_mb(),
+        rss_mb: resident_mb(broker.pid()),
     })
 }
 

@@ -3,9 +3,8 @@
 pub mod amqp_client;
 pub mod broker_kills;
 pub mod broker_load;
-pub mod broker_process;
 pub mod broker_scaling;
 pub mod latency;
-pub mod pod_process;
+pub mod processes;
 pub mod raw_transactions;
 pub mod soak;

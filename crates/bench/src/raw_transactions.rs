@@ -11,7 +11,7 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use mongodb::options::{ReadConcern, WriteConcern};
 use mongodb::{Client, ClientSession, Database};
 
-use crate::broker_process::cpu_of;
+use local_cluster::usage::cpu_time;
 
 /// Like the groups of the applier.
 const STATEMENTS: u64 = 1_000;
@@ -61,7 +61,7 @@ pub async fn measure_transactions(
         .iter()
         .map(|groups| groups.iter().map(|group| TransactionCommands::new(group, cursor_write)).collect())
         .collect();
-    let (server_before, own_before) = (cpu_of(server), cpu_of(std::process::id()));
+    let (server_before, own_before) = (cpu_time(server), cpu_time(std::process::id()));
     let began = Instant::now();
     let workers = shares.into_iter().map(|share| tokio::spawn(run_transactions(database.clone(), share)));
     for worker in workers.collect::<Vec<_>>() {
@@ -69,8 +69,8 @@ pub async fn measure_transactions(
     }
     TransactionRate {
         rate: events as f64 / began.elapsed().as_secs_f64(),
-        server: cpu_of(server).saturating_sub(server_before),
-        own: cpu_of(std::process::id()).saturating_sub(own_before),
+        server: cpu_time(server).saturating_sub(server_before),
+        own: cpu_time(std::process::id()).saturating_sub(own_before),
     }
 }
 

@@ -15,7 +15,6 @@
 mod broker;
 mod config;
 mod error;
-mod http;
 mod metrics;
 mod mongo;
 mod observer;
@@ -34,12 +33,13 @@ use tokio::time::timeout;
 use crate::wait::try_wait_for;
 
 pub use broker::ClusterBroker;
-pub use config::{LeaseTimings, MongoTopology, TestClusterConfig, TopicConfig};
+pub use config::{MongoTopology, TestClusterConfig, TopicConfig};
 pub use error::Error;
+pub use local_cluster::{LeaseTimings, ProcessState, UnexpectedExit};
 pub use metrics::PodMetrics;
 pub use mongo::ClusterMongo;
 pub use observer::CoordinationObserver;
-pub use pod::{ClusterPod, ProcessState, UnexpectedExit};
+pub use pod::ClusterPod;
 
 /// The lease of the pipeline, with the name of its holder.
 const LEASES: &str = "leader_leases";
@@ -78,7 +78,11 @@ impl TestCluster {
     }
 
     pub fn start_pods(&mut self) -> Result<(), Error> {
-        self.pods.iter_mut().filter(|pod| pod.state() == ProcessState::Stopped).try_for_each(ClusterPod::start)
+        self.pods
+            .iter_mut()
+            .filter(|pod| pod.state() == ProcessState::Stopped)
+            .try_for_each(|pod| pod.start().map(drop))?;
+        Ok(())
     }
 
     pub fn config(&self) -> &TestClusterConfig {
@@ -176,7 +180,8 @@ impl TestCluster {
         let pod = &mut self.pods[number];
         pod.stop(STOP_TIMEOUT).await;
         self.unexpected_exits.extend(pod.take_unexpected_exit());
-        pod.start()
+        pod.start()?;
+        Ok(())
     }
 
     /// Clears the lease holder, who learns of it at its next heartbeat. Returns whether there was a holder.
@@ -224,7 +229,7 @@ impl TestCluster {
     /// [unexpected exits](Self::unexpected_exits).
     pub async fn stop_pods(&mut self) {
         join_all(self.pods.iter_mut().map(|pod| pod.stop(STOP_TIMEOUT))).await;
-        self.unexpected_exits.extend(self.pods.iter_mut().filter_map(ClusterPod::take_unexpected_exit));
+        self.unexpected_exits.extend(self.pods.iter_mut().filter_map(|pod| pod.take_unexpected_exit()));
     }
 
     /// Stops the pods, then the broker, then MongoDB; returns the unexpected exits.

@@ -6,8 +6,8 @@ pub mod cluster;
 pub mod failpoints;
 pub mod load;
 pub mod nemesis;
-pub mod process;
 pub mod proxy;
-pub mod wait;
 
 pub mod mongo;
+
+pub use local_cluster::{process, wait};

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use bench::broker_kills::{self, KillReport};
-use bench::broker_process::binary;
+use bench::processes::headwater_binary;
 
 const LINE_EVERY: u32 = 10;
 
@@ -22,7 +22,7 @@ async fn main() -> ExitCode {
             println!("{:>4.0} s {}", began.elapsed().as_secs_f64(), summarize(report));
         }
     };
-    match broker_kills::run(&binary(), rounds, seed, line).await {
+    match broker_kills::run(&headwater_binary(), rounds, seed, line).await {
         Ok(report) => {
             println!(
                 "clean: nothing accepted is lost, nothing completed is redelivered, order is kept; {}",

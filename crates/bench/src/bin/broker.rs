@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use amqp::message::{BatchBuilder, FORMAT};
 use bench::broker_load::{AcceptLoad, SingleSessionReceiver, batches, messages, send};
-use bench::broker_process::BrokerProcess;
 use bench::broker_scaling::{self, ScalingRow, max_cost_ratio};
+use bench::processes::start_broker;
 use bytes::Bytes;
+use local_cluster::BrokerProcess;
+use local_cluster::usage::{cpu_time, resident_mb};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -39,11 +41,11 @@ async fn main() -> io::Result<()> {
 
 async fn measure_speed(count: u64) -> io::Result<()> {
     let folder = tempfile::tempdir()?;
-    let broker = BrokerProcess::start(folder.path(), None).await;
-    let (ready_ms, rss_mb) = (broker.ready_after.as_secs_f64() * 1000.0, broker.rss_mb());
-    broker.create_queue("single", QUEUE).await;
-    broker.create_queue("batch", SESSIONS).await;
-    broker.create_queue("short", SESSIONS).await;
+    let broker = start_broker(folder.path()).await;
+    let (ready_ms, rss_mb) = (broker.ready_after().as_secs_f64() * 1000.0, resident_mb(broker.pid()));
+    broker.create_queue("single", QUEUE).await.map_err(io::Error::other)?;
+    broker.create_queue("batch", SESSIONS).await.map_err(io::Error::other)?;
+    broker.create_queue("short", SESSIONS).await.map_err(io::Error::other)?;
     let address = broker.address();
 
     let made: Vec<Bytes> = messages(0..count, 1, BODY).collect();
@@ -63,7 +65,7 @@ async fn measure_speed(count: u64) -> io::Result<()> {
     let accepts = measure("accepts", &broker, accepts, CONSUMER.complete_messages(address, "short", accepts)).await?;
     bare.push(measure_raw_tcp(bytes, count).await?);
     let raw = median(bare);
-    println!("raw      {raw:>8.0}/s; {:.1} MB resident at the end", broker.rss_mb());
+    println!("raw      {raw:>8.0}/s; {:.1} MB resident at the end", resident_mb(broker.pid()));
     println!(
         r#"{{"bench":"broker","send_single_ratio":{:.3},"send_batch_ratio":{:.3},"receive_ratio":{:.3},"accepts_per_s":{accepts:.0},"ready_ms":{ready_ms:.0},"rss_mb":{rss_mb:.1}}}"#,
         single / raw,
@@ -110,9 +112,9 @@ async fn measure(
     count: u64,
     load: impl Future<Output = io::Result<()>>,
 ) -> io::Result<f64> {
-    let (began, before) = (Instant::now(), broker.cpu());
+    let (began, before) = (Instant::now(), cpu_time(broker.pid()));
     load.await?;
-    let (rate, cpu) = (rate(count, began.elapsed()), broker.cpu().saturating_sub(before));
+    let (rate, cpu) = (rate(count, began.elapsed()), cpu_time(broker.pid()).saturating_sub(before));
     println!("{what:<8} {rate:>8.0}/s, {:>6.2} us of the broker's cpu each", cpu.as_secs_f64() * 1e6 / count as f64);
     Ok(rate)
 }

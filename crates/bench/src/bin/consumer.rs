@@ -13,15 +13,15 @@
 //!
 //! A pod that knows an aggregate to be new reads no cursor for it; both baselines do.
 
-use std::fs;
 use std::time::Duration;
 
-use bench::broker_process::{BrokerProcess, cpu_of};
-use bench::pod_process::{PodProcess, consumed, published};
+use bench::processes::{MeasuredPod, measure_consumed, measure_published, start_broker_with_topics};
 use bench::raw_transactions::{
     CursorWrite, MODEL, OplogSummary, TransactionRate, aggregate, groups_as_written, measure_transactions,
 };
 use futures_util::{StreamExt, stream};
+use local_cluster::usage::cpu_time;
+use local_cluster::{BrokerProcess, TopicEntity};
 use mongodb::bson::{Document, Timestamp, doc};
 use mongodb::options::{Acknowledgment, WriteConcern};
 use mongodb::{Client, Collection, Database, IndexModel};
@@ -35,9 +35,6 @@ const WORKLOADS: [Workload; 3] = [
 const FAILING: &str = "failing";
 /// Pods for each workload.
 const ROUNDS: u32 = 2;
-const ENTITIES: &str = r#"{ "UserConfig": { "Namespaces": [ { "Name": "bench", "Topics": [ TOPICS ] } ] } }"#;
-const TOPIC: &str = r#"{ "Name": "NAME", "Properties": { "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M" },
-    "Subscriptions": [ { "Name": "read-models", "Properties": { "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000 } } ] }"#;
 const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
 
 /// How events are spread over aggregates, and aggregates over sessions.
@@ -78,10 +75,11 @@ struct ConsumerBench {
 async fn main() {
     let events: u64 = std::env::args().nth(1).map_or(100_000, |given| given.parse().expect("a number of events"));
     assert!(events >= 1_000, "with fewer events there is nothing to measure");
-    let bench = ConsumerBench::set_up(events).await;
+    let mut bench = ConsumerBench::set_up(events).await;
     if let Some(only) = std::env::args().nth(3) {
         bench.measure(WORKLOADS.iter().find(|workload| workload.name == only).expect("a workload's name")).await;
-        return bench.broker.kill().await;
+        bench.broker.kill().await;
+        return;
     }
     let mut measured = vec![];
     for workload in &WORKLOADS {
@@ -115,10 +113,8 @@ impl ConsumerBench {
         let failing = Workload { name: FAILING, ..WORKLOADS[0] };
         let workloads = WORKLOADS.iter().chain([&failing]);
         let rounds = workloads.flat_map(|workload| (1..=ROUNDS).map(|round| topic(workload, round)));
-        let topics: Vec<_> = rounds.chain(["one".into()]).map(|name| TOPIC.replace("NAME", &name)).collect();
-        let entities = folder.path().join("entities.json");
-        fs::write(&entities, ENTITIES.replace("TOPICS", &topics.join(","))).expect("a file");
-        let broker = BrokerProcess::start(&folder.path().join("broker"), Some(&entities)).await;
+        let topics: Vec<_> = rounds.chain(["one".into()]).map(|name| TopicEntity::for_pipeline(name, false)).collect();
+        let broker = start_broker_with_topics(folder.path(), &topics).await;
         let mongo = testkit::mongo::shared().await.expect("a mongod");
         let server = server_pid(mongo.client()).await;
         Self { folder, mongo, broker, server, events }
@@ -169,12 +165,12 @@ impl ConsumerBench {
     async fn consume_backlog(&self, workload: &Workload, topic: &str) -> ConsumeResult {
         let source = self.mongo.database(workload.name);
         self.publish_backlog(&source, workload, topic).await;
-        let (server_before, broker_before) = (cpu_of(self.server), self.broker.cpu());
+        let (server_before, broker_before) = (cpu_time(self.server), cpu_time(self.broker.pid()));
         let since = cluster_time(self.mongo.client()).await;
         let pod = self.start_consumer(&source, topic);
-        let rate = consumed(&self.broker, topic, self.events, 0).await;
-        let server = cpu_of(self.server).saturating_sub(server_before);
-        let broker = self.broker.cpu().saturating_sub(broker_before);
+        let rate = measure_consumed(&self.broker, topic, self.events, 0).await;
+        let server = cpu_time(self.server).saturating_sub(server_before);
+        let broker = cpu_time(self.broker.pid()).saturating_sub(broker_before);
         let (rss, spent) = (pod.peak_rss_mb(), pod.cpu());
         assert_applied(&source, self.events).await;
         pod.stop().await;
@@ -186,16 +182,16 @@ impl ConsumerBench {
     async fn publish_backlog(&self, source: &Database, workload: &Workload, topic: &str) {
         write(source, self.events, workload.each).await;
         let more = format!("producer: {{ start: beginning, sessions: \"{}\" }}\n", workload.sessions);
-        let pod = PodProcess::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more);
-        published(&self.broker, topic, self.events).await;
+        let pod = MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more);
+        measure_published(&self.broker, topic, self.events).await;
         pod.stop().await;
     }
 
-    fn start_consumer(&self, source: &Database, topic: &str) -> PodProcess {
+    fn start_consumer(&self, source: &Database, topic: &str) -> MeasuredPod {
         let settings = std::env::args().nth(2).filter(|given| !given.is_empty());
         let settings = settings.map_or_else(String::new, |given| format!("consumer: {given}\n"));
         let more = format!("producer: {{ start: beginning }}\n{settings}{READ_MODELS}");
-        PodProcess::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more)
+        MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more)
     }
 
     /// One session with all events: there is no baseline to compare with, but it must not stall.
@@ -218,9 +214,9 @@ impl ConsumerBench {
         views.collection::<Document>(MODEL).insert_one(held).session(&mut other).await.expect("held");
         let pod = self.start_consumer(&source, &topic);
         // All but the events of one aggregate.
-        let rate = consumed(&self.broker, &topic, self.events, workload.each).await;
+        let rate = measure_consumed(&self.broker, &topic, self.events, workload.each).await;
         other.abort_transaction().await.expect("let go");
-        consumed(&self.broker, &topic, workload.each + 1, 0).await;
+        measure_consumed(&self.broker, &topic, workload.each + 1, 0).await;
         assert_applied(&source, self.events).await;
         pod.stop().await;
         rate

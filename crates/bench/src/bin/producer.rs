@@ -8,13 +8,12 @@
 //!
 //! `docs/decisions/014-producer-throughput-ceiling.md` says what the ceiling depends on, and what to make of one that is low.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bench::broker_process::BrokerProcess;
-use bench::pod_process::{PodProcess, published};
+use bench::processes::{MeasuredPod, measure_published, start_broker_with_topics};
 use futures_util::{StreamExt, stream};
+use local_cluster::{BrokerProcess, TopicEntity};
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
@@ -30,18 +29,12 @@ const REFERENCE: [f64; 2] = [153_000.0, 123_000.0];
 const LIVE_RATE: u64 = 1_000;
 const LIVE_SECONDS: u64 = 15;
 const BATCH: u32 = 2_000;
-const ENTITIES: &str = r#"{ "UserConfig": { "Namespaces": [ { "Name": "bench", "Topics": [ TOPICS ] } ] } }"#;
-const TOPIC: &str = r#"{ "Name": "NAME", "Properties": { "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M", "EnablePartitioning": true },
-    "Subscriptions": [ { "Name": "read-models", "Properties": { "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000 } } ] }"#;
-
 #[tokio::main]
 async fn main() {
     let events = std::env::args().nth(1).map_or(300_000, |given| given.parse().expect("a number of events"));
     let folder = tempfile::tempdir().expect("a folder");
-    let topics: Vec<_> = ["small", "large", "live"].map(|name| TOPIC.replace("NAME", name)).into();
-    let entities = folder.path().join("entities.json");
-    fs::write(&entities, ENTITIES.replace("TOPICS", &topics.join(","))).expect("a file");
-    let broker = BrokerProcess::start(&folder.path().join("broker"), Some(&entities)).await;
+    let topics = ["small", "large", "live"].map(|name| TopicEntity::for_pipeline(name, true));
+    let mut broker = start_broker_with_topics(folder.path(), &topics).await;
     let mongo = testkit::mongo::shared().await.expect("a mongod");
 
     let mut ratios = Vec::new();
@@ -58,7 +51,7 @@ async fn main() {
             );
         }
         let pod = start_pod(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start);
-        let rate = published(&broker, topic, events).await;
+        let rate = measure_published(&broker, topic, events).await;
         most_rss = most_rss.max(pod.peak_rss_mb());
         let cpu = pod.cpu().as_secs_f64() * 1e6 / events as f64;
         println!(
@@ -104,8 +97,8 @@ fn start_pod(
     topic: &str,
     broker: &BrokerProcess,
     start: &str,
-) -> PodProcess {
-    PodProcess::start(folder, uri, database.name(), topic, broker, &format!("producer: {{ start: \"{start}\" }}\n"))
+) -> MeasuredPod {
+    MeasuredPod::start(folder, uri, database.name(), topic, broker, &format!("producer: {{ start: \"{start}\" }}\n"))
 }
 
 /// A backlog of events in the source.
@@ -208,11 +201,7 @@ async fn measure_live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
     for insert in inserts {
         insert.await.expect("an insert ends");
     }
-    let connection = format!(
-        "Endpoint=sb://{};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true",
-        broker.address()
-    );
-    let client = Client::new(&connection, servicebus::Config::default()).expect("a client");
+    let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
     let mut latencies = Vec::new();
     while (latencies.len() as u64) < count {
         let accepted = client

@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use bench::broker_process::binary;
+use bench::processes::headwater_binary;
 use bench::soak;
 use bench::soak::consumer::{ConsumerSoakOptions, run};
 use clap::Parser;
@@ -74,7 +74,7 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let round = async |seed| {
         let options = args.options(seed);
-        let outcome = run(&binary(), &options).await?;
+        let outcome = run(&headwater_binary(), &options).await?;
         let missing = outcome.missing(&options);
         missing.iter().for_each(|what| println!("the run did not cover: {what}"));
         println!("{outcome}\n{}", outcome.json());

@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::broker_process::binary;
+use bench::processes::headwater_binary;
 use bench::soak::{self, ProducerSoakOptions, run};
 use clap::Parser;
 use testkit::cluster::TopicConfig;
@@ -48,7 +48,7 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let round = async |seed| {
         let options = args.options(seed);
-        let outcome = run(&binary(), &options).await?;
+        let outcome = run(&headwater_binary(), &options).await?;
         let missing = outcome.missing(&options);
         missing.iter().for_each(|what| println!("the run did not cover: {what}"));
         println!("{outcome}\n{}", outcome.json("producer"));

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use bench::broker_process::binary;
+use bench::processes::headwater_binary;
 use bench::soak::stops::{StopSoakOptions, run};
 use clap::Parser;
 
@@ -40,7 +40,7 @@ impl Args {
 async fn main() -> ExitCode {
     let args = Args::parse();
     println!("seed {}: {} rounds", args.seed, args.rounds);
-    match run(&binary(), &args.options()).await {
+    match run(&headwater_binary(), &args.options()).await {
         Ok(outcome) => {
             println!("{outcome}\n{}", outcome.json());
             if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

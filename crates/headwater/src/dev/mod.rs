@@ -113,8 +113,8 @@ impl DevEnvironment {
         let shop = ShopWriter::open(events).await?;
         let monitor = ProgressMonitor::new(&client, &settings, shop.written())?;
         let began = Instant::now();
-        let mut pods = settings.start_pods(folder)?;
-        settings.wait_for(&mut pods).await?;
+        let pods = settings.start_pods(folder)?;
+        settings.wait_for(&pods).await?;
         console.print_ready(if pods.len() == 1 { "pod" } else { "all pods" }, began);
         console.print_ready("everything", start);
         console.print_line(&settings.describe(&store, &pods));

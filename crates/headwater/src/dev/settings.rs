@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::bail;
+use local_cluster::{
+    BrokerOptions, LeaseTimings, PodConfig, TopicEntity, connection_string, emulator_config, pod_program,
+};
 use mongod::ReservedPort;
-use tokio::net::TcpStream;
-use tokio::time::Instant;
 
 use super::DevOptions;
 use super::data_folder::DataFolder;
 use super::databases::DevDatabases;
 use super::mongo::DevMongo;
-use super::supervised_process::{DevProgram, SupervisedProcess};
+use super::supervised_process::{SupervisedProcess, this_program};
 use crate::{config, shop};
 
 pub(super) const COLLECTION: &str = "events";
@@ -24,10 +24,11 @@ pub(super) const SUBSCRIPTION: &str = "read-models";
 const BROKER_TIMEOUT: Duration = Duration::from_secs(60);
 /// A pod serves its dashboard before it does anything else.
 const POD_TIMEOUT: Duration = Duration::from_secs(30);
+const HEADER: &str = "# Written by `headwater dev` at every start. To try a change, copy this file and run `headwater run --config <copy>`.\n";
 /// The configuration key of a pod's dashboard address.
 const ADMIN_LISTEN: &str = "admin.listen";
 
-/// DevDatabases and places of this run.
+/// Names, addresses and files of this run.
 pub(super) struct DevSettings {
     pub(super) database: String,
     pub(super) views: String,
@@ -67,21 +68,19 @@ impl DevSettings {
     /// Returns when the broker listens.
     pub(super) async fn start_broker(&self, folder: &DataFolder) -> anyhow::Result<SupervisedProcess> {
         let entities = folder.write("entities.json", &entities())?;
+        let (binary, data_dir) = (this_program()?, self.broker_dir.clone());
+        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: false };
         let address = address(&self.broker);
-        let mut arguments = ["broker", "--listen"].map(Into::into).to_vec();
-        arguments.extend([address.to_string().into(), "--data-dir".into(), self.broker_dir.clone().into()]);
-        arguments.extend(["--config".into(), entities.into()]);
-        let program = DevProgram { name: "broker".into(), arguments, variables: vec![], log: folder.log("broker")? };
-        let mut broker = SupervisedProcess::start(program)?;
+        let broker = SupervisedProcess::start(options.program(address).append_output_to(folder.log("broker")?))?;
         // It listens before it has read its journal; connections wait until it has.
-        wait_until_listening(&mut broker, address, BROKER_TIMEOUT).await?;
+        broker.wait_until_listening(address, BROKER_TIMEOUT).await?;
         Ok(broker)
     }
 
     /// Returns when every dashboard listens.
-    pub(super) async fn wait_for(&self, pods: &mut [SupervisedProcess]) -> anyhow::Result<()> {
-        for (pod, port) in pods.iter_mut().zip(&self.admin) {
-            wait_until_listening(pod, address(port), POD_TIMEOUT).await?;
+    pub(super) async fn wait_for(&self, pods: &[SupervisedProcess]) -> anyhow::Result<()> {
+        for (pod, port) in pods.iter().zip(&self.admin) {
+            pod.wait_until_listening(address(port), POD_TIMEOUT).await?;
         }
         Ok(())
     }
@@ -89,12 +88,12 @@ impl DevSettings {
     pub(super) fn start_pods(&self, folder: &DataFolder) -> anyhow::Result<Vec<SupervisedProcess>> {
         let pod = |pod: u16| {
             let name = pod_name(pod);
-            let mut variables = vec![("HOSTNAME".to_owned(), name.clone())];
-            if let Some(port) = self.admin.get(usize::from(pod) - 1) {
-                variables.push(("HEADWATER__ADMIN__LISTEN".to_owned(), address(port).to_string()));
-            }
-            let arguments = vec!["run".into(), "--config".into(), self.file.clone().into()];
-            SupervisedProcess::start(DevProgram { log: folder.log(&name)?, name, arguments, variables })
+            let program = pod_program(this_program()?, &self.file).named(&name).env("HOSTNAME", &name);
+            let program = program.append_output_to(folder.log(&name)?);
+            SupervisedProcess::start(match self.admin.get(usize::from(pod) - 1) {
+                Some(port) => program.env("HEADWATER__ADMIN__LISTEN", address(port).to_string()),
+                None => program,
+            })
         };
         (1..=self.pods).map(pod).collect()
     }
@@ -135,21 +134,6 @@ fn describe_dashboards(ports: &[ReservedPort]) -> String {
     format!("Dashboard:      http://{}{others}\n", address(first))
 }
 
-async fn wait_until_listening(
-    child: &mut SupervisedProcess,
-    address: SocketAddr,
-    within: Duration,
-) -> anyhow::Result<()> {
-    let deadline = Instant::now() + within;
-    while TcpStream::connect(address).await.is_err() {
-        if !child.is_up() || Instant::now() > deadline {
-            bail!("{} did not start; log: {}", child.name(), child.log().display());
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
-}
-
 fn pod_name(pod: u16) -> String {
     format!("pod-{pod}")
 }
@@ -158,41 +142,30 @@ fn address(port: &ReservedPort) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port.number()))
 }
 
-fn connection_string(address: SocketAddr) -> String {
-    format!("Endpoint=sb://{address};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true")
-}
-
-/// The lease lasts two seconds, so that a takeover is quick. In production it would be 15.
 fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus: &str, token: &str) -> String {
     // A JSON string is also a YAML string.
-    let [uri, database, views, coordination, bus] =
-        [uri, database, views, coordination, bus].map(|text| serde_json::Value::from(text).to_string());
+    let views = serde_json::Value::from(views);
     let read_models = shop::READ_MODELS.replacen("read_models:\n", &format!("read_models:\n  database: {views}\n"), 1);
-    format!(
-        "# Written by `headwater dev` at every start. To try a change, copy this file and run `headwater run --config <copy>`.
-format: 1
-pipeline: {PIPELINE}
-source: {{ uri: {uri}, database: {database}, collection: {COLLECTION}, sequence: version }}
-coordination: {{ database: {coordination}, lease: {{ ttl: 2s, renew_deadline: 1500ms, heartbeat: 500ms }} }}
-service_bus: {{ connection_string: {bus}, topic: {TOPIC}, subscription: {SUBSCRIPTION} }}
-producer: {{ start: beginning }}
-admin: {{ token: \"{token}\" }}
-{read_models}"
-    )
+    let config = PodConfig {
+        pipeline: PIPELINE,
+        mongodb_uri: uri,
+        database,
+        source: "sequence: version",
+        coordination,
+        lease: LeaseTimings {
+            ttl: Duration::from_secs(2),
+            renew_deadline: Duration::from_millis(1_500),
+            heartbeat: Duration::from_millis(500),
+        },
+        connection_string: bus,
+        topic: TOPIC,
+        extra_yaml: &format!("producer: {{ start: beginning }}\nadmin: {{ token: \"{token}\" }}\n{read_models}"),
+    };
+    format!("{HEADER}{}", config.to_yaml())
 }
 
-/// In the format of the official emulator's configuration.
 fn entities() -> String {
-    format!(
-        r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "dev", "Topics": [ {{
-  "Name": "{TOPIC}",
-  "Properties": {{ "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M", "EnablePartitioning": true }},
-  "Subscriptions": [ {{
-    "Name": "{SUBSCRIPTION}",
-    "Properties": {{ "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000, "DeadLetteringOnMessageExpiration": true }}
-  }} ]
-}} ] }} ] }} }}"#
-    )
+    emulator_config(&[TopicEntity::for_pipeline(TOPIC, true)])
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ async fn a_pod_that_exits_on_its_own_is_recorded_and_restarted() {
         .await;
     let report = inject(&mut cluster, ClusterFault::Pod(PodSelector::Standby, PodFault::Pause)).await;
     assert_eq!(report.injected(), 1);
-    assert_eq!(cluster.unexpected_exits().iter().map(|exit| exit.pod.as_str()).collect::<Vec<_>>(), ["pod-0"]);
+    assert_eq!(cluster.unexpected_exits().iter().map(|exit| exit.name.as_str()).collect::<Vec<_>>(), ["pod-0"]);
     assert!(cluster.pods().iter().all(|pod| pod.state() == ProcessState::Running));
 }
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::process::Program;
+use local_cluster::process::Program;
+use local_cluster::{LeaseTimings, PodConfig, SubscriptionEntity, TopicEntity, connection_string, emulator_config};
 
 pub(super) const PIPELINE: &str = "shop";
 pub(super) const COLLECTION: &str = "events";
@@ -53,24 +54,6 @@ impl Default for TopicConfig {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct LeaseTimings {
-    pub ttl: Duration,
-    pub renew_deadline: Duration,
-    pub heartbeat: Duration,
-}
-
-impl Default for LeaseTimings {
-    /// Short, so that a soak has many takeovers.
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(2),
-            renew_deadline: Duration::from_millis(1_300),
-            heartbeat: Duration::from_millis(400),
-        }
-    }
-}
-
 /// How to start a [`TestCluster`](super::TestCluster).
 #[derive(Clone, Debug)]
 pub struct TestClusterConfig {
@@ -111,48 +94,33 @@ impl TestClusterConfig {
 
     /// The configuration file of one pod.
     pub(super) fn pod_config(&self, uri: &str, source: &str, coordination: &str, broker: SocketAddr) -> String {
-        let LeaseTimings { ttl, renew_deadline, heartbeat } = self.lease;
-        let [ttl, renew_deadline, heartbeat] = [ttl, renew_deadline, heartbeat].map(|time| time.as_millis());
-        let connection_string = connection_string(broker);
-        let Self { producer, extra_yaml, .. } = self;
         let sequence = if self.with_sequence { ", sequence: version" } else { "" };
-        format!(
-            r#"format: 1
-pipeline: {PIPELINE}
-source: {{ uri: "{uri}", database: {source}, collection: {COLLECTION}, kind: events, aggregate_id: aggregateId, event_type: type{sequence} }}
-coordination: {{ database: {coordination}, lease: {{ ttl: {ttl}ms, renew_deadline: {renew_deadline}ms, heartbeat: {heartbeat}ms }} }}
-service_bus: {{ connection_string: "{connection_string}", topic: {TOPIC}, subscription: {SUBSCRIPTION} }}
-producer: {{ {producer} }}
-{extra_yaml}"#
-        )
+        let config = PodConfig {
+            pipeline: PIPELINE,
+            mongodb_uri: uri,
+            database: source,
+            source: &format!("kind: events, aggregate_id: aggregateId, event_type: type{sequence}"),
+            coordination,
+            lease: self.lease,
+            connection_string: &connection_string(broker),
+            topic: TOPIC,
+            extra_yaml: &format!("producer: {{ {} }}\n{}", self.producer, self.extra_yaml),
+        };
+        config.to_yaml()
     }
 
     /// The entities, in the format of the official emulator's configuration.
     pub(super) fn entities(&self) -> String {
         let TopicConfig { duplicate_window, partitioned, lock, republish_subscription, observer_subscription } =
             self.topic;
-        let detection = duplicate_window.map_or(String::new(), |window| {
-            let seconds = window.as_secs();
-            format!(r#""RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT{seconds}S", "#)
-        });
-        let lock = lock.as_secs();
-        let sessions = format!(r#""RequiresSession": true, "LockDuration": "PT{lock}S", "#);
-        let subscription =
-            |name, kind: &str| format!(r#"{{ "Name": "{name}", "Properties": {{ {kind}"MaxDeliveryCount": 2000 }} }}"#);
-        let mut subscriptions = vec![subscription(SUBSCRIPTION, &sessions)];
-        subscriptions.extend(republish_subscription.then(|| subscription(REPUBLISH, "")));
-        subscriptions.extend(observer_subscription.then(|| subscription(OBSERVER, &sessions)));
-        let subscriptions = subscriptions.join(", ");
-        format!(
-            r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "cluster", "Topics": [ {{
-  "Name": "{TOPIC}",
-  "Properties": {{ {detection}"EnablePartitioning": {partitioned} }},
-  "Subscriptions": [ {subscriptions} ]
-}} ] }} ] }} }}"#
-        )
+        let subscription = |name: &str, session_lock: Option<Duration>| SubscriptionEntity {
+            name: name.into(),
+            session_lock,
+            dead_letter_on_expiration: false,
+        };
+        let mut subscriptions = vec![subscription(SUBSCRIPTION, Some(lock))];
+        subscriptions.extend(republish_subscription.then(|| subscription(REPUBLISH, None)));
+        subscriptions.extend(observer_subscription.then(|| subscription(OBSERVER, Some(lock))));
+        emulator_config(&[TopicEntity { name: TOPIC.into(), duplicate_window, partitioned, subscriptions }])
     }
-}
-
-pub(super) fn connection_string(broker: SocketAddr) -> String {
-    format!("Endpoint=sb://{broker};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true")
 }

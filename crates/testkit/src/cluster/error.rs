@@ -11,6 +11,8 @@ pub enum Error {
     Mongo(#[from] mongo::Error),
     #[error(transparent)]
     Process(#[from] process::Error),
+    #[error(transparent)]
+    Broker(#[from] local_cluster::Error),
     #[error("failed to {doing}")]
     Io {
         doing: &'static str,
@@ -21,8 +23,6 @@ pub enum Error {
     TimedOut(#[from] TimedOut),
     #[error("failed to {doing}: no response in time")]
     NoResponse { doing: &'static str },
-    #[error("failed to {doing}: the broker responded `{status}`")]
-    Refused { doing: &'static str, status: String },
     #[error("cannot {doing}: the cluster does not own its MongoDB; use `MongoTopology::SingleNode` or `ThreeNodes`")]
     SharedMongo { doing: &'static str },
 }

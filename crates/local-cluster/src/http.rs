@@ -1,4 +1,4 @@
-//! One HTTP request to a process of the cluster.
+//! One HTTP request to a local process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Sends a request with `connection: close` and reads the response to its end: head and body.
-pub(super) async fn send_request(address: SocketAddr, request: &str) -> io::Result<(String, String)> {
+pub async fn send_request(address: SocketAddr, request: &str) -> io::Result<(String, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut response = String::new();

@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use testkit::wait::wait_for;
+/// # use local_cluster::wait::wait_for;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// # use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// # let orders = AtomicU32::new(0);

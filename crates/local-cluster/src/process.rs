@@ -5,8 +5,8 @@
 //!
 //! ```no_run
 //! # use std::time::Duration;
-//! # use testkit::process::Program;
-//! # async fn example() -> Result<(), testkit::process::Error> {
+//! # use local_cluster::process::Program;
+//! # async fn example() -> Result<(), local_cluster::process::Error> {
 //! let pod = Program::new("headwater").named("pod-1").args(["run"]).env("HOSTNAME", "pod-1").start()?;
 //! pod.wait_for_line("leading", Duration::from_secs(10)).await;
 //! pod.pause().await; // it keeps its lease and its connections, and does nothing
@@ -21,8 +21,9 @@ mod output;
 use std::{
     ffi::{OsStr, OsString},
     fmt::{self, Display},
+    fs::File,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ExitStatus, Stdio},
     sync::{
         Mutex, MutexGuard,
@@ -57,6 +58,19 @@ pub struct Program {
     path: PathBuf,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    removed_env: Vec<&'static str>,
+    output: OutputMode,
+}
+
+/// Where the output of a process goes.
+#[derive(Clone, Debug)]
+enum OutputMode {
+    /// Into memory, for [`Process::lines`] and the waits.
+    Captured,
+    /// To the end of a file.
+    Appended(PathBuf),
+    /// Only stderr, to the stderr of this process.
+    InheritedStderr,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +86,7 @@ impl Program {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self { name, path, args: Vec::new(), env: Vec::new() }
+        Self { name, path, args: vec![], env: vec![], removed_env: vec![], output: OutputMode::Captured }
     }
 
     /// Its name in failure messages; by default the file name.
@@ -92,6 +106,36 @@ impl Program {
         self
     }
 
+    /// Removes every inherited environment variable with this prefix.
+    pub fn without_env_prefix(mut self, prefix: &'static str) -> Self {
+        self.removed_env.push(prefix);
+        self
+    }
+
+    /// Appends its output to a file instead of capturing it.
+    pub fn append_output_to(mut self, log: impl Into<PathBuf>) -> Self {
+        self.output = OutputMode::Appended(log.into());
+        self
+    }
+
+    /// Discards its stdout, and shows its stderr in place of capturing it.
+    pub fn inherit_stderr(mut self) -> Self {
+        self.output = OutputMode::InheritedStderr;
+        self
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that its output is appended to.
+    pub fn log(&self) -> Option<&Path> {
+        match &self.output {
+            OutputMode::Appended(log) => Some(log),
+            OutputMode::Captured | OutputMode::InheritedStderr => None,
+        }
+    }
+
     pub fn start(&self) -> Result<Process, Error> {
         let failed = |source| Error { name: self.name.clone(), path: self.path.clone(), source };
         // Checked here, because the wrapper starts even if the program is missing. The wrapper looks up a bare name on the PATH.
@@ -99,18 +143,40 @@ impl Program {
             self.path.metadata().map_err(failed)?;
         }
         let mut command = child::command(&self.path, ParentDeathSignal::Kill);
+        let is_removed = |name: &OsString| {
+            self.removed_env.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+        };
+        for name in std::env::vars_os().map(|(name, _)| name).filter(is_removed) {
+            command.env_remove(name);
+        }
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (stdout, stderr) = self.output.streams().map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         let mut child = child::spawn(command).map_err(failed)?;
         let output = CapturedOutput::default();
-        output.capture(OutputStream::Stdout, child.stdout.take().expect("stdout is piped"));
-        output.capture(OutputStream::Stderr, child.stderr.take().expect("stderr is piped"));
+        if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
+            output.capture(OutputStream::Stdout, stdout);
+            output.capture(OutputStream::Stderr, stderr);
+        }
         Ok(Process {
             name: self.name.clone(),
             pid: child.id(),
             child: Mutex::new(child),
             output,
             tail_shown: AtomicBool::new(false),
+        })
+    }
+}
+
+impl OutputMode {
+    fn streams(&self) -> io::Result<(Stdio, Stdio)> {
+        Ok(match self {
+            Self::Captured => (Stdio::piped(), Stdio::piped()),
+            Self::Appended(log) => {
+                let log = File::options().create(true).append(true).open(log)?;
+                (log.try_clone()?.into(), log.into())
+            }
+            Self::InheritedStderr => (Stdio::null(), Stdio::inherit()),
         })
     }
 }
@@ -139,6 +205,11 @@ impl Process {
     /// SIGTERM: requests an orderly shutdown.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
+    }
+
+    /// SIGTERM, unless it has already ended.
+    pub fn terminate_if_running(&self) {
+        self.try_signal(Signal::SIGTERM);
     }
 
     /// SIGKILL. Returns when the process has ended.
@@ -234,15 +305,20 @@ impl Process {
     /// # Panics
     /// When the process has ended: a test that signals a dead process is not testing what it thinks.
     fn signal(&self, signal: Signal) {
-        let mut child = self.child();
-        // Under the lock, because only a child that has not been waited for is sure to own its pid.
-        let ended = child.try_wait().expect("a child of ours can be waited for");
-        let sent = if ended.is_none() { signal::kill(self.os_pid(), signal) } else { Ok(()) };
-        drop(child);
-        if let Some(status) = ended {
+        if let Some(status) = self.try_signal(signal) {
             self.fail(format_args!("cannot send {signal}: the process has ended ({status})"));
         }
-        sent.expect("a child of ours can be signalled");
+    }
+
+    /// Sends the signal; returns how the process ended if it has.
+    fn try_signal(&self, signal: Signal) -> Option<ExitStatus> {
+        // Under the lock, because only a child that has not been waited for is sure to own its pid.
+        let mut child = self.child();
+        let ended = child.try_wait().expect("a child of ours can be waited for");
+        if ended.is_none() {
+            signal::kill(self.os_pid(), signal).expect("a child of ours can be signalled");
+        }
+        ended
     }
 
     /// Peeks, so that a second call gives the same result.

@@ -8,6 +8,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     sync::{Arc, Mutex, MutexGuard},
     thread,
+    time::Instant,
 };
 
 /// Enough for any test, and a bound for a child that logs without end.
@@ -20,6 +21,8 @@ pub struct OutputLine {
     pub number: u64,
     pub stream: OutputStream,
     pub text: String,
+    /// When it was read.
+    pub at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +99,7 @@ impl LineBuffer {
             self.lines.pop_front();
         }
         let text = String::from_utf8_lossy(line).trim_end_matches('\r').to_owned();
-        self.lines.push_back(OutputLine { number: self.line_count, stream, text });
+        self.lines.push_back(OutputLine { number: self.line_count, stream, text, at: Instant::now() });
         self.line_count += 1;
     }
 }
