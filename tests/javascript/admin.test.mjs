@@ -1,4 +1,4 @@
-// The official JavaScript administration client. It speaks https only; a policy of its own pipeline makes that plain HTTP.
+// The official JavaScript administration client. It supports https only; a pipeline policy turns that into plain HTTP.
 import assert from "node:assert/strict";
 import test, { after, before } from "node:test";
 import { ServiceBusAdministrationClient } from "@azure/service-bus";
@@ -46,7 +46,7 @@ test("a queue is created, found, changed, listed and deleted", async () => {
   await assert.rejects(admin.deleteQueue("made"), { code: "MessageEntityNotFoundError" });
 });
 
-test("a topic and its subscriptions are found, whoever made them", async () => {
+test("a topic and its subscriptions are listed, whoever created them", async () => {
   for (const [topic, there] of [["events", true], ["EVENTS", true], ["nothing", false]]) {
     assert.equal(await admin.topicExists(topic), there, topic);
   }
@@ -68,7 +68,7 @@ test("a topic and its subscriptions are found, whoever made them", async () => {
   assert.equal(await admin.topicExists("other"), false);
 });
 
-test("the namespace is told, and nonsense is refused", async () => {
+test("the namespace is reported, and invalid values are refused", async () => {
   assert.ok((await admin.getNamespaceProperties()).name);
   await assert.rejects(admin.createQueue("wrong", { lockDuration: "PT10M" }), { statusCode: 400 });
 });

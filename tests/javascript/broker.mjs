@@ -15,7 +15,7 @@ export async function startBroker() {
   let queues = 0;
   return {
     address,
-    /// Creates a queue of its own for a test; `settings` are elements of its description, in the service's order.
+    // Creates a queue for a test; `settings` are elements of its description, in the service's order.
     async makeQueue(settings = "") {
       const name = `queue-${++queues}`;
       const body = '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">' +

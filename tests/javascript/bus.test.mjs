@@ -12,7 +12,7 @@ before(async () => {
 
 after(() => stop());
 
-test("messages arrive in order and are gone once completed", async () => {
+test("messages arrive in order and are removed on complete", async () => {
   await send("plain", ...Array.from({ length: 20 }, (_, n) => ({ body: `m${n}` })));
   const receiver = client.createReceiver("plain");
   const got = await receive(receiver, 20);
@@ -22,7 +22,7 @@ test("messages arrive in order and are gone once completed", async () => {
   await receiver.close();
 });
 
-test("abandon, dead-letter and the highest delivery count", async () => {
+test("abandon, dead-letter and max delivery count", async () => {
   await send("settle", { body: "poison" }, { body: "bad" });
   const receiver = client.createReceiver("settle");
   const [poison, bad] = await receive(receiver, 2);
@@ -41,7 +41,7 @@ test("abandon, dead-letter and the highest delivery count", async () => {
   await dead.close();
 });
 
-test("a deferred message is had by its number", async () => {
+test("a deferred message is received by its sequence number", async () => {
   await send("defer", { body: "later" });
   const receiver = client.createReceiver("defer");
   const [message] = await receive(receiver, 1);
@@ -52,7 +52,7 @@ test("a deferred message is had by its number", async () => {
   await receiver.close();
 });
 
-test("a scheduled message comes at its time, a cancelled one never", async () => {
+test("a scheduled message arrives on time, a cancelled one never", async () => {
   const sender = client.createSender("schedule");
   const at = new Date(Date.now() + 1_500);
   await sender.scheduleMessages({ body: "soon" }, at);
@@ -67,7 +67,7 @@ test("a scheduled message comes at its time, a cancelled one never", async () =>
   await receiver.close();
 });
 
-test("a subscriber gets messages as they come, and completes them by itself", async () => {
+test("a subscriber gets messages as they arrive and completes them automatically", async () => {
   const receiver = client.createReceiver("stream");
   const got = [];
   const all = new Promise((resolve, reject) => {
@@ -85,7 +85,7 @@ test("a subscriber gets messages as they come, and completes them by itself", as
   await receiver.close();
 });
 
-test("receive and delete takes the message at once", async () => {
+test("receive and delete removes the message at once", async () => {
   await send("delete", { body: "once" });
   const receiver = client.createReceiver("delete", { receiveMode: "receiveAndDelete" });
   assert.deepEqual(bodies(await receive(receiver, 1)), ["once"]);
@@ -93,7 +93,7 @@ test("receive and delete takes the message at once", async () => {
   await receiver.close();
 });
 
-test("peeking takes nothing", async () => {
+test("peek does not lock messages", async () => {
   await send("peek", { body: "a" }, { body: "b" });
   const receiver = client.createReceiver("peek");
   assert.deepEqual(bodies(await receiver.peekMessages(5)), ["a", "b"]);
@@ -101,7 +101,7 @@ test("peeking takes nothing", async () => {
   await receiver.close();
 });
 
-test("a raw AMQP message comes back as it was", async () => {
+test("a raw AMQP message survives a round trip", async () => {
   const message = {
     body: [1, "two", { three: 3 }], bodyType: "value", applicationProperties: { n: 1 },
     messageAnnotations: { own: "kept" }, footer: { f: "kept" }, header: { priority: 3 },
@@ -133,7 +133,7 @@ test("a session is one ordered stream with one holder", async () => {
   await receiver.close();
 });
 
-test("the next session is awaited, and may not come", async () => {
+test("accepting the next session waits and times out", async () => {
   const hasty = new ServiceBusClient(broker.connectionString, { retryOptions: { maxRetries: 0, timeoutInMs: 1_000 } });
   await assert.rejects(hasty.acceptNextSession("next"));
   await hasty.close();
@@ -146,7 +146,7 @@ test("the next session is awaited, and may not come", async () => {
   await receiver.close();
 });
 
-test("a session keeps state", async () => {
+test("session state is stored", async () => {
   await send("state", { body: "x", sessionId: "s" });
   const receiver = await client.acceptSession("state", "s");
   assert.equal(await receiver.getSessionState(), null);
@@ -169,7 +169,7 @@ test("a topic with duplicate detection feeds each subscription once", async () =
   await audit.close();
 });
 
-test("a session whose lock ran out is lost to its holder", async () => {
+test("an expired session lock is lost", async () => {
   await send("lost", { body: "x", sessionId: "s" });
   const receiver = await client.acceptSession("lost", "s", { maxAutoLockRenewalDurationInMs: 0 });
   const [message] = await receive(receiver, 1);
@@ -187,7 +187,7 @@ test("a session whose lock ran out is lost to its holder", async () => {
   await receiver.close();
 });
 
-test("an entity that is not there is said to be missing", async () => {
+test("a missing entity is reported", async () => {
   const sender = client.createSender("no-such-queue");
   await assert.rejects(sender.sendMessages({ body: "lost" }), { code: "MessagingEntityNotFound" });
   await sender.close();

@@ -1,4 +1,4 @@
-// The official SDK's client of a broker of one's own, and the three things every test does with it.
+// The official SDK's client for a test's own broker, and helpers that every test uses.
 import { ServiceBusClient } from "@azure/service-bus";
 import { startBroker } from "./broker.mjs";
 
@@ -20,7 +20,7 @@ export async function startClient() {
   };
 }
 
-// As many as there are, up to so many.
+// Receives up to this many messages.
 export async function receive(receiver, count) {
   const got = [];
   while (got.length < count) {

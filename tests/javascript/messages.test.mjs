@@ -27,7 +27,7 @@ test("a batch is filled until it is full, and stored message by message", async 
   await sender.close();
 });
 
-test("asking for more than there is brings what there is, and leaves the link in order", async () => {
+test("receiving more than available returns what is available", async () => {
   const queue = await broker.makeQueue();
   const receiver = client.createReceiver(queue);
   for (const round of [1, 2, 3]) {
@@ -41,7 +41,7 @@ test("asking for more than there is brings what there is, and leaves the link in
   await receiver.close();
 });
 
-test("properties are changed by an abandon, a deferral and a dead letter", async () => {
+test("abandon, defer and dead-letter change properties", async () => {
   const queue = await broker.makeQueue();
   await send(queue, { body: "m", applicationProperties: { kept: 1, changed: "a" } });
   const receiver = client.createReceiver(queue);
@@ -64,7 +64,7 @@ test("properties are changed by an abandon, a deferral and a dead letter", async
   await dead.close();
 });
 
-test("a message is settled and renewed when its link has gone", async () => {
+test("a message is settled and renewed without its link", async () => {
   const queue = await broker.makeQueue("<LockDuration>PT30S</LockDuration>");
   await send(queue, { body: "complete" }, { body: "abandon" }, { body: "defer" });
   const gone = client.createReceiver(queue);
@@ -142,7 +142,7 @@ test("sessions are streamed in order, one after the other", async () => {
   assert.deepEqual(seen, new Set(["x", "y"]));
 });
 
-test("state is any value, and outlives its messages", async () => {
+test("session state is any value and outlives its messages", async () => {
   const queue = await broker.makeQueue(SESSIONS);
   await send(queue, { body: "x", sessionId: "s" });
   const receiver = await client.acceptSession(queue, "s");
@@ -159,7 +159,7 @@ test("state is any value, and outlives its messages", async () => {
   await again.close();
 });
 
-test("links of the wrong kind are refused for what they are", async () => {
+test("links of the wrong kind are refused with the right error", async () => {
   const [plain, sessions] = [await broker.makeQueue(), await broker.makeQueue(SESSIONS)];
   await assert.rejects(client.acceptSession(plain, "s"), /session/);
   const receiver = client.createReceiver(sessions);
@@ -167,7 +167,7 @@ test("links of the wrong kind are refused for what they are", async () => {
   await receiver.close();
   await assert.rejects(send(sessions, { body: "homeless" }), /session/i);
   const hasty = new ServiceBusClient(broker.connectionString, { retryOptions: { maxRetries: 0, timeoutInMs: 1_000 } });
-  // Which of the two it sees depends on how many frames one read brings; the SDK's own suite takes either.
+  // Which of the two it sees depends on how many frames one read returns; the SDK's own suite accepts either.
   await assert.rejects(hasty.acceptNextSession(sessions), ({ code }) => ["ServiceTimeout", "SessionCannotBeLocked"].includes(code));
   await hasty.close();
   const missing = client.createReceiver("events", "no-such-subscription");

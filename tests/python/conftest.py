@@ -1,4 +1,4 @@
-"""A real broker process for the official SDK, started once a run; every test makes entities of its own."""
+"""A real broker process for the official SDK, started once per run. Every test creates its own entities."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ def broker():
 
 @pytest.fixture(scope="session")
 def admin(broker):
-    """The SDK insists on https for administration; this is the documented way to point it at plain HTTP."""
+    """The SDK uses https for administration; this is the documented way to use plain HTTP."""
     client = ServiceBusAdministrationClient.from_connection_string(broker.connection_string)
     client._impl._client._base_url = f"http://{broker.address}"
     return client

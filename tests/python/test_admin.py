@@ -30,13 +30,13 @@ def test_a_queue_is_created_read_changed_listed_and_deleted(admin):
     assert name not in [queue.name for queue in admin.list_queues()]
 
 
-def test_what_exists_cannot_be_created_again(admin, make_queue):
+def test_an_existing_entity_cannot_be_created_again(admin, make_queue):
     queue = make_queue()
     with pytest.raises(ResourceExistsError):
         admin.create_queue(queue)
 
 
-def test_what_is_missing_cannot_be_changed_or_deleted(admin):
+def test_a_missing_entity_cannot_be_changed_or_deleted(admin):
     with pytest.raises(ResourceNotFoundError):
         admin.delete_queue("no-such-queue")
     with pytest.raises(ResourceNotFoundError):
@@ -62,7 +62,7 @@ def test_a_topic_and_its_subscriptions(admin):
         admin.get_topic(name)
 
 
-def test_counts_are_told(admin, client, make_queue):
+def test_message_counts_are_reported(admin, client, make_queue):
     queue = make_queue()
     with client.get_queue_sender(queue) as sender:
         sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
@@ -84,11 +84,11 @@ def test_a_value_out_of_range_is_refused(admin, properties):
     assert refused.value.status_code == 400
 
 
-def test_the_namespace_is_told(admin):
+def test_the_namespace_is_reported(admin):
     assert admin.get_namespace_properties().name
 
 
-def test_a_name_is_used_once_and_listed_as_what_it_is(admin, make_queue, make_topic):
+def test_a_name_is_unique_across_queues_and_topics(admin, make_queue, make_topic):
     queue, topic = make_queue(), make_topic()
     with pytest.raises(ResourceNotFoundError):
         admin.get_subscription(topic, "no-such-subscription")
@@ -102,7 +102,7 @@ def test_a_name_is_used_once_and_listed_as_what_it_is(admin, make_queue, make_to
     assert queue not in [found.name for found in admin.list_topics()]
 
 
-def test_topics_and_subscriptions_tell_what_they_hold(admin, client, make_topic):
+def test_topics_and_subscriptions_report_their_counts(admin, client, make_topic):
     topic = make_topic(subscriptions=2)
     with client.get_topic_sender(topic) as sender:
         sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
@@ -117,7 +117,7 @@ def test_topics_and_subscriptions_tell_what_they_hold(admin, client, make_topic)
     assert {found.name for found in admin.list_subscriptions_runtime_properties(topic)} == {"sub0", "sub1"}
 
 
-def test_an_update_keeps_what_it_does_not_name(admin, make_topic):
+def test_an_update_keeps_unnamed_immutable_properties(admin, make_topic):
     topic = make_topic(requires_duplicate_detection=True, user_metadata="mine")
     read = admin.get_topic(topic)
     read.duplicate_detection_history_time_window = datetime.timedelta(minutes=2)
@@ -134,7 +134,7 @@ def test_an_update_keeps_what_it_does_not_name(admin, make_topic):
         admin.update_topic(read)
 
 
-def test_lists_are_had_in_pages(admin, make_topic):
+def test_lists_are_paged(admin, make_topic):
     topic = make_topic(subscriptions=0)
     names = [f"s{number:03}" for number in range(120)]
     for name in names:
@@ -142,7 +142,7 @@ def test_lists_are_had_in_pages(admin, make_topic):
     assert [found.name for found in admin.list_subscriptions(topic)] == names
 
 
-def test_links_end_with_their_entity(admin, client, make_queue, make_topic):
+def test_links_are_detached_when_their_entity_is_deleted(admin, client, make_queue, make_topic):
     queue, topic = make_queue(), make_topic()
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver, \
             client.get_topic_sender(topic) as publisher:
@@ -152,7 +152,7 @@ def test_links_end_with_their_entity(admin, client, make_queue, make_topic):
         admin.delete_queue(queue)
         admin.delete_topic(topic)
         for link in (sender, publisher):
-            # The SDK does not tell why a link was detached under a send; it does when it attaches again.
+            # The SDK does not report why a link was detached during a send; it does on the next attach.
             with pytest.raises(ServiceBusError):
                 link.send_messages(ServiceBusMessage("2"))
             with pytest.raises(MessagingEntityNotFoundError):
@@ -161,7 +161,7 @@ def test_links_end_with_their_entity(admin, client, make_queue, make_topic):
             receiver.receive_messages(max_wait_time=5)
 
 
-def test_a_disabled_entity_says_so(admin, client, make_queue):
+def test_a_disabled_entity_is_reported(admin, client, make_queue):
     queue = make_queue()
     description = admin.get_queue(queue)
     description.status = "SendDisabled"

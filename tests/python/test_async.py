@@ -1,4 +1,4 @@
-"""The same ground with the SDK's asynchronous client: sessions side by side, prefetch, streaming."""
+"""The SDK's asynchronous client: concurrent sessions, prefetch, streaming."""
 
 import asyncio
 import datetime
@@ -19,7 +19,7 @@ async def aclient(broker):
         yield client
 
 
-async def test_many_sessions_are_read_side_by_side(aclient, make_topic):
+async def test_many_sessions_are_read_concurrently(aclient, make_topic):
     topic = make_topic(enable_partitioning=True, subscription={"requires_session": True})
     async with aclient.get_topic_sender(topic) as sender:
         for session in range(8):
@@ -72,7 +72,7 @@ async def test_settling_in_every_way(aclient, make_queue):
         await receiver.complete_message(deferred)
 
 
-async def test_a_held_session_is_refused_to_others(aclient, make_queue):
+async def test_a_locked_session_is_refused_to_others(aclient, make_queue):
     queue = make_queue(requires_session=True)
     async with aclient.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("m", session_id="s"))
@@ -84,7 +84,7 @@ async def test_a_held_session_is_refused_to_others(aclient, make_queue):
         assert await receiver.session.get_state() == b"half"
 
 
-async def test_sequence_numbers_of_a_partitioned_entity_name_their_partition(aclient, make_queue):
+async def test_partitioned_sequence_numbers_contain_the_partition(aclient, make_queue):
     queue = make_queue(requires_session=True, enable_partitioning=True)
     async with aclient.get_queue_sender(queue) as sender:
         for number in range(24):
@@ -119,7 +119,7 @@ async def test_scheduling_cancelling_and_peeking(aclient, make_queue):
         await receiver.complete_message(message)
 
 
-async def test_the_next_session_is_awaited_and_may_not_come(aclient, make_queue):
+async def test_accept_next_session_waits_and_times_out(aclient, make_queue):
     queue = make_queue(requires_session=True)
     with pytest.raises(OperationTimeoutError):
         async with aclient.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as receiver:

@@ -1,4 +1,4 @@
-"""Faults that the broker is told to make, as the official SDK meets them."""
+"""Faults injected into the broker, as the official SDK sees them."""
 
 import json
 import urllib.request
@@ -44,7 +44,7 @@ def bodies(client, queue):
         return [str(message) for message in receiver.receive_messages(10, max_wait_time=1)]
 
 
-def test_a_busy_broker_is_told_apart_and_stores_nothing(broker, admin, arm):
+def test_a_throttled_send_stores_nothing(broker, admin, arm):
     queue = unique("queue")
     admin.create_queue(queue)
     arm("server_busy", queue)
@@ -56,7 +56,7 @@ def test_a_busy_broker_is_told_apart_and_stores_nothing(broker, admin, arm):
         assert bodies(client, queue) == ["taken"]
 
 
-def test_a_send_whose_acknowledgement_is_lost_is_sent_again_and_stored_once(broker, admin, arm):
+def test_a_send_with_a_lost_acknowledgement_is_stored_once(broker, admin, arm):
     queue = unique("queue")
     admin.create_queue(queue, requires_duplicate_detection=True)
     arm("lose_acknowledgement", queue)
@@ -66,7 +66,7 @@ def test_a_send_whose_acknowledgement_is_lost_is_sent_again_and_stored_once(brok
         assert bodies(client, queue) == ["once"]
 
 
-def test_an_expired_session_lock_is_told_to_its_holder(broker, admin, arm):
+def test_an_expired_session_lock_is_reported(broker, admin, arm):
     queue = unique("queue")
     admin.create_queue(queue, requires_session=True)
     with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:

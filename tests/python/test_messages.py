@@ -1,4 +1,4 @@
-"""What a message says of itself when it comes back, as the official SDK reads it."""
+"""Message properties after a round trip, as the official SDK reads them."""
 
 import datetime
 import uuid
@@ -15,7 +15,7 @@ def now():
     return datetime.datetime.now(datetime.timezone.utc)
 
 
-def test_every_property_comes_back(client, make_queue):
+def test_every_property_survives_a_round_trip(client, make_queue):
     queue = make_queue()
     sent = ServiceBusMessage(
         "data", application_properties={"key": "value", "n": 7}, subject="label", content_type="application/text",
@@ -32,13 +32,13 @@ def test_every_property_comes_back(client, make_queue):
         assert got.enqueued_sequence_number == got.sequence_number and got.delivery_count == 0
         assert got.state == ServiceBusMessageState.ACTIVE
         assert got.locked_until_utc > now()
-        # The token is the delivery's tag, and travels inside the message as well.
+        # The lock token is the delivery tag, and is also an annotation of the message.
         annotations = got.raw_amqp_message.delivery_annotations
         assert annotations[b"x-opt-lock-token"] == got.lock_token
         receiver.complete_message(got)
 
 
-def test_what_was_left_out_stays_out(client, make_queue):
+def test_missing_properties_stay_missing(client, make_queue):
     queue = make_queue()
     send(client, queue, ServiceBusMessage("bare"))
     with client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
@@ -50,7 +50,7 @@ def test_what_was_left_out_stays_out(client, make_queue):
             receiver.complete_message(got)
 
 
-def test_raw_messages_of_every_kind_of_body_come_back_as_they_were(client, make_queue):
+def test_every_kind_of_body_survives_a_round_trip(client, make_queue):
     queue = make_queue()
     data = AmqpAnnotatedMessage(data_body=[b"aa", b"bb"], delivery_annotations={"delann": "kept"})
     value = AmqpAnnotatedMessage(value_body={b"key": [-123, b"data", False]}, header={"priority": 10},
@@ -77,7 +77,7 @@ def test_raw_messages_of_every_kind_of_body_come_back_as_they_were(client, make_
             receiver.complete_message(message)
 
 
-def test_a_message_without_a_body_and_an_id_that_is_no_text(client, make_queue):
+def test_a_message_without_a_body_and_with_a_numeric_id(client, make_queue):
     queue = make_queue(requires_duplicate_detection=True)
     id = uuid.uuid4()
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_a_received_message_can_be_sent_again(client, make_queue):
         receiver.complete_message(second)
 
 
-def test_scheduled_and_deferred_messages_say_so(client, make_queue):
+def test_scheduled_and_deferred_messages_show_their_state(client, make_queue):
     queue = make_queue()
     with client.get_queue_sender(queue) as sender:
         sender.schedule_messages(ServiceBusMessage("later"), now() + datetime.timedelta(hours=1))
@@ -140,7 +140,7 @@ def test_a_message_sent_with_a_time_is_enqueued_at_that_time(client, make_queue)
             receiver.complete_message(message)
 
 
-def test_a_message_is_settled_over_management_when_its_link_is_gone(client, make_queue):
+def test_a_message_is_settled_over_management_without_its_link(client, make_queue):
     queue = make_queue()
     send(client, queue, ServiceBusMessage("one"), ServiceBusMessage("two"))
     with client.get_queue_receiver(queue) as receiver:
@@ -154,7 +154,7 @@ def test_a_message_is_settled_over_management_when_its_link_is_gone(client, make
         receiver.complete_message(again)
 
 
-def test_what_is_deferred_is_fetched_all_or_nothing(client, make_queue):
+def test_deferred_messages_are_received_all_or_none(client, make_queue):
     queue = make_queue()
     send(client, queue, *[ServiceBusMessage(f"m{n}") for n in range(3)])
     with client.get_queue_receiver(queue) as receiver:
@@ -171,8 +171,8 @@ def test_what_is_deferred_is_fetched_all_or_nothing(client, make_queue):
             receiver.receive_deferred_messages(numbers)
 
 
-def test_credit_that_is_left_over_costs_a_message_nothing(client, make_queue):
-    """The receiver asks for ten, gets two, and the rest comes while it is not looking: it is released, not failed."""
+def test_unused_credit_does_not_raise_the_delivery_count(client, make_queue):
+    """The receiver asks for ten and gets two. Messages that arrive later are released, not failed."""
     queue = make_queue()
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
@@ -188,7 +188,7 @@ def test_credit_that_is_left_over_costs_a_message_nothing(client, make_queue):
             receiver.complete_message(message)
 
 
-def test_iterating_ends_with_the_wait_and_can_go_on(client, make_queue):
+def test_iteration_ends_with_the_wait_and_can_continue(client, make_queue):
     queue = make_queue()
     send(client, queue, *[ServiceBusMessage(str(n)) for n in range(2)])
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue, max_wait_time=1) as receiver:
@@ -205,7 +205,7 @@ def test_iterating_ends_with_the_wait_and_can_go_on(client, make_queue):
         sender.send_messages([])
 
 
-def test_a_session_message_needs_no_session_where_there_are_none(client, make_queue):
+def test_a_session_id_is_ignored_on_an_entity_without_sessions(client, make_queue):
     queue = make_queue()
     with pytest.raises(ServiceBusError):
         with client.get_queue_receiver(queue, session_id="s") as receiver:

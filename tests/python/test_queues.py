@@ -29,7 +29,7 @@ def receive(receiver, count, wait=10):
     return got
 
 
-def test_messages_arrive_in_order_and_are_gone_once_completed(client, make_queue):
+def test_messages_arrive_in_order_and_are_removed_on_complete(client, make_queue):
     queue = make_queue()
     send(client, queue, *[ServiceBusMessage(f"m{n}") for n in range(20)])
     with client.get_queue_receiver(queue, max_wait_time=1) as receiver:
@@ -43,7 +43,7 @@ def test_messages_arrive_in_order_and_are_gone_once_completed(client, make_queue
         assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def test_everything_a_message_carries_comes_back(client, make_queue):
+def test_all_message_fields_survive_a_round_trip(client, make_queue):
     queue = make_queue()
     message = ServiceBusMessage(
         b"\x00body\xff", message_id="id-1", correlation_id="corr", subject="OrderPlaced", content_type="application/bson",
@@ -64,7 +64,7 @@ def test_everything_a_message_carries_comes_back(client, make_queue):
         receiver.complete_message(got)
 
 
-def test_an_abandoned_message_comes_again_with_a_higher_count(client, make_queue):
+def test_an_abandoned_message_is_redelivered_with_a_higher_count(client, make_queue):
     queue = make_queue()
     send(client, queue, ServiceBusMessage("again"))
     with client.get_queue_receiver(queue) as receiver:
@@ -74,7 +74,7 @@ def test_an_abandoned_message_comes_again_with_a_higher_count(client, make_queue
             receiver.abandon_message(message)
 
 
-def test_after_the_highest_delivery_count_a_message_is_dead(client, make_queue):
+def test_a_message_is_dead_lettered_after_max_delivery_count(client, make_queue):
     queue = make_queue(max_delivery_count=2)
     send(client, queue, ServiceBusMessage("poison"), ServiceBusMessage("next"))
     with client.get_queue_receiver(queue) as receiver:
@@ -104,7 +104,7 @@ def test_a_dead_lettered_message_keeps_its_reason(client, make_queue):
         receiver.complete_message(dead)
 
 
-def test_receive_and_delete_takes_the_message_at_once(client, make_queue):
+def test_receive_and_delete_removes_the_message_at_once(client, make_queue):
     queue = make_queue()
     send(client, queue, ServiceBusMessage("once"))
     with client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
@@ -113,7 +113,7 @@ def test_receive_and_delete_takes_the_message_at_once(client, make_queue):
         assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def test_a_lock_can_be_renewed_and_its_loss_is_told(client, make_queue):
+def test_a_lock_can_be_renewed_and_its_loss_is_reported(client, make_queue):
     queue = make_queue(lock_duration=datetime.timedelta(seconds=5))
     send(client, queue, ServiceBusMessage("slow"))
     with client.get_queue_receiver(queue) as receiver:
@@ -134,7 +134,7 @@ def test_a_lock_can_be_renewed_and_its_loss_is_told(client, make_queue):
         receiver.complete_message(again[0])
 
 
-def test_a_deferred_message_is_had_by_its_number(client, make_queue):
+def test_a_deferred_message_is_received_by_sequence_number(client, make_queue):
     queue = make_queue()
     send(client, queue, ServiceBusMessage("later"), ServiceBusMessage("now"))
     with client.get_queue_receiver(queue) as receiver:
@@ -149,7 +149,7 @@ def test_a_deferred_message_is_had_by_its_number(client, make_queue):
             receiver.receive_deferred_messages(first.sequence_number)
 
 
-def test_a_scheduled_message_comes_at_its_time_or_not_at_all(client, make_queue):
+def test_a_scheduled_message_arrives_on_time_or_is_cancelled(client, make_queue):
     queue = make_queue()
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
     late = soon + datetime.timedelta(hours=1)
@@ -167,7 +167,7 @@ def test_a_scheduled_message_comes_at_its_time_or_not_at_all(client, make_queue)
         receiver.complete_message(message)
 
 
-def test_peeking_takes_nothing(client, make_queue):
+def test_peek_does_not_lock_messages(client, make_queue):
     queue = make_queue()
     send(client, queue, *[ServiceBusMessage(f"m{n}") for n in range(5)])
     with client.get_queue_receiver(queue) as receiver:
@@ -229,7 +229,7 @@ def test_a_duplicate_is_accepted_and_dropped(client, make_queue):
         receiver.complete_message(got[0])
 
 
-def test_an_entity_that_is_not_there_is_said_to_be_missing(client):
+def test_a_missing_entity_is_reported(client):
     with pytest.raises(MessagingEntityNotFoundError):
         with client.get_queue_sender("no-such-queue") as sender:
             sender.send_messages(ServiceBusMessage("lost"))

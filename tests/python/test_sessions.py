@@ -33,7 +33,7 @@ def test_a_session_is_one_ordered_stream(client, queue):
                 receiver.complete_message(message)
 
 
-def test_the_next_available_session_is_one_nobody_holds(client, queue):
+def test_accept_next_session_returns_an_unlocked_session(client, queue):
     for session in ("a", "b"):
         send(client, queue, *messages(session, 1))
     with client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION) as first:
@@ -56,7 +56,7 @@ def test_a_session_has_one_holder(client, queue):
         receiver.complete_message(message)
 
 
-def test_an_abandoned_message_comes_before_later_ones(client, queue):
+def test_an_abandoned_message_is_redelivered_before_later_ones(client, queue):
     send(client, queue, *messages("a", 3))
     with client.get_queue_receiver(queue, session_id="a") as receiver:
         [first] = receive(receiver, 1)
@@ -69,7 +69,7 @@ def test_an_abandoned_message_comes_before_later_ones(client, queue):
         assert got == ["a-0", "a-1", "a-2"]
 
 
-def test_a_session_keeps_state(client, queue):
+def test_session_state_is_stored(client, queue):
     send(client, queue, *messages("a", 1))
     with client.get_queue_receiver(queue, session_id="a") as receiver:
         assert not receiver.session.get_state()
@@ -111,7 +111,7 @@ def test_the_empty_session_id_is_a_session(client, queue):
         receiver.complete_message(message)
 
 
-def test_a_session_entity_takes_only_sessions(client, queue):
+def test_a_session_entity_requires_a_session_id(client, queue):
     with pytest.raises(ServiceBusError):
         send(client, queue, ServiceBusMessage("homeless"))
     with pytest.raises(ServiceBusError):
@@ -143,7 +143,7 @@ def test_messages_of_a_session_are_peeked_and_deferred_within_it(client, queue):
         receiver.complete_message(deferred)
 
 
-def test_on_a_partitioned_entity_the_keys_must_agree(client, make_queue):
+def test_session_id_and_partition_key_must_match_when_partitioned(client, make_queue):
     queue = make_queue(requires_session=True, enable_partitioning=True)
     with client.get_queue_sender(queue) as sender:
         with pytest.raises((ServiceBusError, ValueError)):
@@ -174,7 +174,7 @@ def test_a_message_is_scheduled_into_its_session(client, queue):
         receiver.complete_message(message)
 
 
-def test_a_lock_in_a_session_is_the_sessions_own(client, queue):
+def test_messages_in_a_session_share_the_session_lock(client, queue):
     send(client, queue, *messages("a", 1))
     with client.get_queue_receiver(queue, session_id="a") as receiver:
         [message] = receive(receiver, 1)
@@ -184,14 +184,14 @@ def test_a_lock_in_a_session_is_the_sessions_own(client, queue):
         assert receiver.receive_messages(max_wait_time=1) == []
 
 
-def test_a_session_is_received_and_deleted(client, queue):
+def test_receive_and_delete_works_with_sessions(client, queue):
     send(client, queue, *messages("a", 3))
     with client.get_queue_receiver(queue, session_id="a", receive_mode="receiveanddelete") as receiver:
         assert bodies(receive(receiver, 3)) == ["a-0", "a-1", "a-2"]
         assert receiver.peek_messages() == []
 
 
-def test_a_session_is_there_for_who_names_it_before_its_first_message(client, queue):
+def test_a_named_session_can_be_accepted_before_its_first_message(client, queue):
     with client.get_queue_receiver(queue, session_id="late") as receiver:
         assert receiver.receive_messages(max_wait_time=1) == []
         send(client, queue, *messages("other", 1))
@@ -201,7 +201,7 @@ def test_a_session_is_there_for_who_names_it_before_its_first_message(client, qu
         receiver.complete_message(message)
 
 
-def test_a_poisonous_message_leaves_its_session_and_the_next_one_flows(client, make_queue):
+def test_a_dead_lettered_message_does_not_block_its_session(client, make_queue):
     queue = make_queue(requires_session=True, max_delivery_count=2)
     send(client, queue, *messages("a", 2))
     with client.get_queue_receiver(queue, session_id="a") as receiver:

@@ -1,4 +1,4 @@
-"""What the other suites stand on: the official SDK is there and encodes a message as the service would read it."""
+"""Checks that the official SDK is installed and encodes a message."""
 
 from azure.servicebus import ServiceBusMessage
 

@@ -1,4 +1,4 @@
-"""Topics with the official Python SDK: every subscription gets a copy of its own."""
+"""Topics with the official Python SDK: every subscription gets its own copy."""
 
 import datetime
 
@@ -23,7 +23,7 @@ def test_every_subscription_gets_every_message(client, make_topic):
                 receiver.complete_message(message)
 
 
-def test_what_one_subscription_settles_another_still_has(client, make_topic):
+def test_subscriptions_settle_independently(client, make_topic):
     topic = make_topic(subscriptions=2)
     publish(client, topic, ServiceBusMessage("both"))
     with client.get_subscription_receiver(topic, "sub0") as receiver:
@@ -53,7 +53,7 @@ def test_a_partitioned_topic_with_sessions_and_duplicate_detection(client, make_
             receiver.complete_message(got[0])
 
 
-def test_a_topic_without_subscriptions_accepts_and_keeps_nothing(client, make_topic, admin):
+def test_a_topic_without_subscriptions_drops_messages(client, make_topic, admin):
     topic = make_topic(subscriptions=0)
     publish(client, topic, ServiceBusMessage("gone"))
     admin.create_subscription(topic, "late")

@@ -114,7 +114,7 @@ pub(crate) struct BrokerConnection<S> {
 }
 
 /// Why a connection was closed, for the log.
-enum CloseReason {
+enum ConnectionCloseReason {
     Closed,
     Lost(io::Error),
     Stopping,
@@ -160,14 +160,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let end = self.run_until_closed(&shutdown).await;
         self.line.close(self.links.core_ids().collect());
         match end {
-            CloseReason::Closed => debug!("AMQP connection closed"),
-            CloseReason::Lost(error) => debug!(error = %error, "AMQP connection lost"),
-            CloseReason::Stopping => debug!("AMQP connection closed: broker is stopping"),
-            CloseReason::TooSlow => debug!("AMQP connection dropped: peer does not read"),
+            ConnectionCloseReason::Closed => debug!("AMQP connection closed"),
+            ConnectionCloseReason::Lost(error) => debug!(error = %error, "AMQP connection lost"),
+            ConnectionCloseReason::Stopping => debug!("AMQP connection closed: broker is stopping"),
+            ConnectionCloseReason::TooSlow => debug!("AMQP connection dropped: peer does not read"),
         }
     }
 
-    async fn run_until_closed(&mut self, shutdown: &CancellationToken) -> CloseReason {
+    async fn run_until_closed(&mut self, shutdown: &CancellationToken) -> ConnectionCloseReason {
         let mut input = BytesMut::new();
         let mut room = SMALL_READ;
         let mut batch = Vec::new();
@@ -177,14 +177,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             // every arm is cancel-safe: a dropped read has read nothing, replies stay in their channel
             tokio::select! {
                 read = read(&mut self.stream, &mut input, room) => match read {
-                    Ok(0) => return CloseReason::Closed,
+                    Ok(0) => return ConnectionCloseReason::Closed,
                     Ok(read) => {
                         room = if read >= room { LARGE_READ } else { read.next_power_of_two().clamp(SMALL_READ, LARGE_READ) };
                         self.amqp.set_max_incomplete_bytes(self.partial_budget.allowance());
                         self.amqp.feed(&mut input, Instant::now());
                         self.partial_budget.set(self.amqp.incomplete_len());
                     }
-                    Err(error) => return CloseReason::Lost(error),
+                    Err(error) => return ConnectionCloseReason::Lost(error),
                 },
                 _ = self.replies.recv_many(&mut batch, 64) => {
                     batch.drain(..).flatten().for_each(|reply| self.on_reply(reply));
@@ -201,13 +201,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 return end;
             }
             if self.must_close {
-                return CloseReason::Closed;
+                return ConnectionCloseReason::Closed;
             }
             if let Err(end) = self.write().await {
                 return end;
             }
             if closed {
-                return if stopping { CloseReason::Stopping } else { CloseReason::Closed };
+                return if stopping { ConnectionCloseReason::Stopping } else { ConnectionCloseReason::Closed };
             }
             // Only after the write: a peer that does not read gets no more deliveries.
             self.report_written();
@@ -270,15 +270,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 
     /// Sends the pending requests to the engine.
-    async fn send_requests(&mut self) -> Result<(), CloseReason> {
+    async fn send_requests(&mut self) -> Result<(), ConnectionCloseReason> {
         if self.pending.is_empty() {
             return Ok(());
         }
         let bytes = std::mem::take(&mut self.pending_bytes) + self.pending.len() * REQUEST_OVERHEAD;
-        self.line.send(std::mem::take(&mut self.pending), bytes).await.map_err(|_| CloseReason::Stopping)
+        self.line.send(std::mem::take(&mut self.pending), bytes).await.map_err(|_| ConnectionCloseReason::Stopping)
     }
 
-    async fn write(&mut self) -> Result<(), CloseReason> {
+    async fn write(&mut self) -> Result<(), ConnectionCloseReason> {
         loop {
             let output = self.amqp.take_output();
             if output.is_empty() {
@@ -286,8 +286,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             }
             match timeout(self.settings.timeouts.write, self.stream.write_all(&output)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(CloseReason::Lost(error)),
-                Err(_) => return Err(CloseReason::TooSlow),
+                Ok(Err(error)) => return Err(ConnectionCloseReason::Lost(error)),
+                Err(_) => return Err(ConnectionCloseReason::TooSlow),
             }
             if self.amqp.output_len() < MAX_PENDING_OUTPUT {
                 return Ok(());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
 use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
-use crate::http::{self, BackendError, BrokerFault, FaultKind, Listing, PageRange, TestCommand, TestReport};
+use crate::http::{self, BackendError, FaultKind, FaultSpec, Listing, PageRange, TestCommand, TestReport};
 
 const NAME: &str = "headwater";
 
@@ -98,7 +98,7 @@ impl http::NamespaceBackend for HttpNamespace {
 }
 
 impl HttpNamespace {
-    async fn arm(&self, fault: BrokerFault) -> Result<(), BackendError> {
+    async fn arm(&self, fault: FaultSpec) -> Result<(), BackendError> {
         let path = fault.entity.clone();
         if let (FaultKind::ExpireSessionLock { session: Some(session) }, Some(path)) = (&fault.kind, &path) {
             let (session, path) = (session.clone(), path.clone());

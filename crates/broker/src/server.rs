@@ -113,11 +113,7 @@ impl Broker {
             started_at: clock.now(),
             max_message_size: config.limits.max_message_size,
         };
-        let http = http::Config {
-            test_token: config.test_token,
-            header_timeout: config.timeouts.handshake,
-            ..http::Config::default()
-        };
+        let http = http::Config { test_token: config.test_token, header_timeout: config.timeouts.handshake };
         let http = http::HttpService::new(namespace.clone(), http);
         let settings = ConnectionSettings {
             max_message_size: config.limits.max_message_size as u64,

@@ -1,6 +1,6 @@
 //! Opens and closes the connection.
 
-use super::dispatch::{HandlerResult, Violation};
+use super::dispatch::{HandlerResult, ProtocolViolation};
 use super::{CommandError, Connection, ConnectionEvent, ConnectionPhase};
 use crate::condition;
 use crate::frame::MIN_MAX_FRAME_SIZE;
@@ -26,10 +26,10 @@ impl Connection {
 
     pub(super) fn on_open(&mut self, open: Box<Open>) -> HandlerResult {
         if self.peer.opened {
-            return Err(Violation::connection(condition::ILLEGAL_STATE, "second open"));
+            return Err(ProtocolViolation::connection(condition::ILLEGAL_STATE, "second open"));
         }
         if open.max_frame_size < MIN_MAX_FRAME_SIZE {
-            return Err(Violation::connection(condition::INVALID_FIELD, "max-frame-size is below 512"));
+            return Err(ProtocolViolation::connection(condition::INVALID_FIELD, "max-frame-size is below 512"));
         }
         self.peer.opened = true;
         self.peer.max_frame_size = open.max_frame_size;

@@ -1,6 +1,6 @@
 //! Flow control: session windows, link credit, drain.
 
-use super::dispatch::{HandlerResult, Violation};
+use super::dispatch::{HandlerResult, ProtocolViolation};
 use super::link::LinkState;
 use super::{CommandError, Connection, ConnectionEvent, LinkId, SessionId};
 use crate::condition;
@@ -126,7 +126,7 @@ impl Connection {
         match state.role {
             Role::Sender => {
                 let Some(granted) = flow.link_credit else {
-                    return Err(Violation::link(link, condition::INVALID_FIELD, "flow without link-credit"));
+                    return Err(ProtocolViolation::link(link, condition::INVALID_FIELD, "flow without link-credit"));
                 };
                 let until = flow.delivery_count.unwrap_or(0).wrapping_add(granted);
                 let credit = serial_distance(state.delivery_count, until);

@@ -13,15 +13,15 @@ use crate::performative::{Error, Performative};
 
 /// A protocol violation, and what it closes.
 #[derive(Debug)]
-pub(super) enum Violation {
+pub(super) enum ProtocolViolation {
     Connection(Error),
     Session(SessionId, Error),
     Link(LinkId, Error),
 }
 
-pub(super) type HandlerResult = Result<(), Box<Violation>>;
+pub(super) type HandlerResult = Result<(), Box<ProtocolViolation>>;
 
-impl Violation {
+impl ProtocolViolation {
     pub(super) fn connection(condition: Symbol, text: impl Into<String>) -> Box<Self> {
         Box::new(Self::Connection(Error::new(condition, text)))
     }
@@ -61,14 +61,14 @@ impl Connection {
     #[inline]
     fn handle_frame(&mut self, head: FrameHeader, run: &Bytes, body: &[u8]) -> HandlerResult {
         if head.sasl {
-            return Err(Violation::connection(condition::FRAMING_ERROR, "SASL frame after SASL has ended"));
+            return Err(ProtocolViolation::connection(condition::FRAMING_ERROR, "SASL frame after SASL has ended"));
         }
         if body.is_empty() {
             return Ok(());
         }
         let mut reader = Decoder::within(run, body);
         let performative = Performative::decode(&mut reader)
-            .map_err(|error| Violation::connection(condition::DECODE_ERROR, error.to_string()))?;
+            .map_err(|error| ProtocolViolation::connection(condition::DECODE_ERROR, error.to_string()))?;
         if self.phase == ConnectionPhase::Closing && !matches!(performative, Performative::Close(_)) {
             return Ok(());
         }
@@ -79,7 +79,7 @@ impl Connection {
                 Ok(())
             }
             early if !self.peer.opened => {
-                Err(Violation::connection(condition::ILLEGAL_STATE, format!("{} before open", early.name())))
+                Err(ProtocolViolation::connection(condition::ILLEGAL_STATE, format!("{} before open", early.name())))
             }
             Performative::Begin(begin) => self.on_begin(head.channel, &begin),
             other => self.on_session_frame(head, other, reader),
@@ -97,7 +97,7 @@ impl Connection {
         let session = self.channels.get(usize::from(channel)).copied().flatten();
         let Some(session) = session else {
             let text = format!("{} on channel {channel}, which has no AMQP session", performative.name());
-            return Err(Violation::connection(condition::NOT_ALLOWED, text));
+            return Err(ProtocolViolation::connection(condition::NOT_ALLOWED, text));
         };
         let ended =
             self.sessions.get(session.0).is_none_or(|session| matches!(session.state, SessionState::EndSent { .. }));
@@ -120,11 +120,11 @@ impl Connection {
         }
     }
 
-    pub(super) fn close_with_error(&mut self, violation: Violation) {
+    pub(super) fn close_with_error(&mut self, violation: ProtocolViolation) {
         match violation {
-            Violation::Connection(error) => self.fail(error),
-            Violation::Session(session, error) => self.abort_session(session, error),
-            Violation::Link(link, error) => self.abort_link(link, error),
+            ProtocolViolation::Connection(error) => self.fail(error),
+            ProtocolViolation::Session(session, error) => self.abort_session(session, error),
+            ProtocolViolation::Link(link, error) => self.abort_link(link, error),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Attaches, accepts, refuses and detaches links.
 
-use super::dispatch::{HandlerResult, Violation};
+use super::dispatch::{HandlerResult, ProtocolViolation};
 use super::receive::PartialDelivery;
 use super::{CommandError, Connection, ConnectionEvent, LinkId, SessionId};
 use crate::condition;
@@ -159,11 +159,11 @@ impl Connection {
 
     pub(super) fn on_attach(&mut self, session: SessionId, attach: Box<Attach>, size: usize) -> HandlerResult {
         if attach.handle > self.config.handle_max {
-            return Err(Violation::connection(condition::FRAMING_ERROR, "handle is above handle-max"));
+            return Err(ProtocolViolation::connection(condition::FRAMING_ERROR, "handle is above handle-max"));
         }
         let Some(state) = self.sessions.get_mut(session.0) else { return Ok(()) };
         if state.remote_handle(attach.handle).is_some() {
-            return Err(Violation::session(session, condition::HANDLE_IN_USE, "attach with a handle in use"));
+            return Err(ProtocolViolation::session(session, condition::HANDLE_IN_USE, "attach with a handle in use"));
         }
         let links = &self.links;
         let asked = state.local_handles.iter().flatten().copied().find(|id| {
@@ -177,10 +177,14 @@ impl Connection {
             return Ok(());
         }
         if self.links.len() >= self.config.max_links {
-            return Err(Violation::session(session, condition::RESOURCE_LIMIT_EXCEEDED, "too many links"));
+            return Err(ProtocolViolation::session(session, condition::RESOURCE_LIMIT_EXCEEDED, "too many links"));
         }
         if self.incomplete_bytes + size > self.config.max_incomplete_bytes {
-            return Err(Violation::session(session, condition::RESOURCE_LIMIT_EXCEEDED, "too many attaches wait"));
+            return Err(ProtocolViolation::session(
+                session,
+                condition::RESOURCE_LIMIT_EXCEEDED,
+                "too many attaches wait",
+            ));
         }
         self.incomplete_bytes += size;
         let requested = LinkState::Requested { request: Box::new(attach.echoed()), size };
@@ -267,9 +271,13 @@ impl Connection {
     }
 
     /// The link of a peer's handle.
-    pub(super) fn link_by_handle(&self, session: SessionId, handle: u32) -> Result<LinkId, Box<Violation>> {
+    pub(super) fn link_by_handle(&self, session: SessionId, handle: u32) -> Result<LinkId, Box<ProtocolViolation>> {
         self.sessions.get(session.0).and_then(|state| state.remote_handle(handle)).ok_or_else(|| {
-            Violation::session(session, condition::UNATTACHED_HANDLE, format!("handle {handle} is not attached"))
+            ProtocolViolation::session(
+                session,
+                condition::UNATTACHED_HANDLE,
+                format!("handle {handle} is not attached"),
+            )
         })
     }
 

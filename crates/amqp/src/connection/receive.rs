@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::dispatch::{HandlerResult, Violation};
+use super::dispatch::{HandlerResult, ProtocolViolation};
 use super::link::{Link, LinkState};
 use super::unsettled::UnsettledDelivery;
 use super::{Connection, ConnectionEvent, Delivery, LinkId, SessionId};
@@ -44,7 +44,7 @@ impl Connection {
         let Some(session) = self.sessions.get_mut(session_id.0) else { return Ok(()) };
         if session.incoming_window == 0 {
             let text = "transfer beyond the session window";
-            return Err(Violation::session(session_id, condition::WINDOW_VIOLATION, text));
+            return Err(ProtocolViolation::session(session_id, condition::WINDOW_VIOLATION, text));
         }
         session.incoming_window -= 1;
         session.next_incoming_id = session.next_incoming_id.wrapping_add(1);
@@ -59,11 +59,15 @@ impl Connection {
             LinkState::DetachSent { .. } => return Ok(()),
             LinkState::Requested { .. } | LinkState::AttachSent | LinkState::Refused => {
                 let text = "transfer before any credit";
-                return Err(Violation::link(link, condition::TRANSFER_LIMIT_EXCEEDED, text));
+                return Err(ProtocolViolation::link(link, condition::TRANSFER_LIMIT_EXCEEDED, text));
             }
         }
         if state.role != Role::Receiver {
-            return Err(Violation::session(session_id, condition::NOT_ALLOWED, "transfer on a link we send on"));
+            return Err(ProtocolViolation::session(
+                session_id,
+                condition::NOT_ALLOWED,
+                "transfer on a link we send on",
+            ));
         }
         if state.partial.is_some() {
             return self.on_continuation(link, transfer, payload);
@@ -81,14 +85,22 @@ impl Connection {
     ) -> HandlerResult {
         let (Some(id), Some(tag)) = (transfer.delivery_id, transfer.delivery_tag) else {
             let text = "first transfer of a delivery without delivery-id and delivery-tag";
-            return Err(Violation::session(session, condition::INVALID_FIELD, text));
+            return Err(ProtocolViolation::session(session, condition::INVALID_FIELD, text));
         };
         if tag.len() > MAX_TAG {
-            return Err(Violation::session(session, condition::INVALID_FIELD, "delivery-tag is longer than 32 bytes"));
+            return Err(ProtocolViolation::session(
+                session,
+                condition::INVALID_FIELD,
+                "delivery-tag is longer than 32 bytes",
+            ));
         }
         let state = self.links.get_mut(link.0).expect("found by on_transfer");
         let Some(credit) = take_credit(state) else {
-            return Err(Violation::link(link, condition::TRANSFER_LIMIT_EXCEEDED, "transfer beyond the link credit"));
+            return Err(ProtocolViolation::link(
+                link,
+                condition::TRANSFER_LIMIT_EXCEEDED,
+                "transfer beyond the link credit",
+            ));
         };
         state.credit = credit;
         state.delivery_count = state.delivery_count.wrapping_add(1);
@@ -126,7 +138,7 @@ impl Connection {
         let partial = state.partial.as_mut().expect("checked by on_transfer");
         if transfer.delivery_id.is_some_and(|id| id != partial.id) {
             let text = "new delivery before the last one was complete";
-            return Err(Violation::session(session, condition::NOT_ALLOWED, text));
+            return Err(ProtocolViolation::session(session, condition::NOT_ALLOWED, text));
         }
         partial.settled |= transfer.settled.unwrap_or(false);
         if transfer.state.is_some() {
@@ -186,7 +198,7 @@ impl Connection {
             let session = self.sessions.get_mut(session_id.0).expect("a link's session outlives it");
             if !session.received.insert(delivery.id, UnsettledDelivery { link, token: 0 }) {
                 let text = "delivery-id of a delivery that is still unsettled";
-                return Err(Violation::session(session_id, condition::NOT_ALLOWED, text));
+                return Err(ProtocolViolation::session(session_id, condition::NOT_ALLOWED, text));
             }
             state.unsettled += 1;
         }
@@ -200,7 +212,7 @@ impl Connection {
     fn refuse_delivery(&mut self, link: LinkId, id: u32, settled: bool, condition: Symbol) -> HandlerResult {
         let error = Error::new(condition, "message exceeds the size this link takes");
         if settled {
-            return Err(Box::new(Violation::Link(link, error)));
+            return Err(Box::new(ProtocolViolation::Link(link, error)));
         }
         let state = self.links.get(link.0).expect("found by on_transfer");
         if let Some(session) = self.sessions.get(state.session.0) {

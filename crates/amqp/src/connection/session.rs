@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::dispatch::{HandlerResult, Violation};
+use super::dispatch::{HandlerResult, ProtocolViolation};
 use super::send::QueuedTransfer;
 use super::unsettled::Unsettled;
 use super::{CommandError, Connection, ConnectionEvent, ConnectionPhase, LinkId, SessionId};
@@ -102,10 +102,10 @@ impl Connection {
 
     pub(super) fn on_begin(&mut self, channel: u16, begin: &Begin) -> HandlerResult {
         if channel > self.config.channel_max {
-            return Err(Violation::connection(condition::FRAMING_ERROR, "channel is above channel-max"));
+            return Err(ProtocolViolation::connection(condition::FRAMING_ERROR, "channel is above channel-max"));
         }
         if self.channels.get(usize::from(channel)).copied().flatten().is_some() {
-            return Err(Violation::connection(condition::ILLEGAL_STATE, "begin on a channel in use"));
+            return Err(ProtocolViolation::connection(condition::ILLEGAL_STATE, "begin on a channel in use"));
         }
         let (session, by_peer) = match begin.remote_channel {
             Some(ours) => (self.begun_session(ours)?, false),
@@ -129,17 +129,21 @@ impl Connection {
         Ok(())
     }
 
-    fn begun_session(&self, ours: u16) -> Result<SessionId, Box<Violation>> {
-        let unknown = || Violation::connection(condition::NOT_ALLOWED, "begin answers a channel that asked nothing");
+    fn begun_session(&self, ours: u16) -> Result<SessionId, Box<ProtocolViolation>> {
+        let unknown =
+            || ProtocolViolation::connection(condition::NOT_ALLOWED, "begin answers a channel that asked nothing");
         let key = self.sessions.key_at(ours.into()).ok_or_else(unknown)?;
         let session = self.sessions.get(key).expect("key_at gives live keys");
         if session.remote_channel.is_some() { Err(unknown()) } else { Ok(SessionId(key)) }
     }
 
-    fn accept_session(&mut self) -> Result<SessionId, Box<Violation>> {
+    fn accept_session(&mut self) -> Result<SessionId, Box<ProtocolViolation>> {
         let slot = self.sessions.next_slot();
         if slot > u32::from(self.peer.channel_max) {
-            return Err(Violation::connection(condition::RESOURCE_LIMIT_EXCEEDED, "no channel left to answer on"));
+            return Err(ProtocolViolation::connection(
+                condition::RESOURCE_LIMIT_EXCEEDED,
+                "no channel left to answer on",
+            ));
         }
         Ok(self.new_session(SessionState::Active, slot as u16))
     }

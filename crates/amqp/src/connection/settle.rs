@@ -1,6 +1,6 @@
 //! Dispositions: settles deliveries in ranges.
 
-use super::dispatch::{HandlerResult, Violation};
+use super::dispatch::{HandlerResult, ProtocolViolation};
 use super::link::LinkState;
 use super::{CommandError, Connection, ConnectionEvent, DeliveryRef, DispositionEvent, LinkId, SessionId};
 use crate::condition;
@@ -69,7 +69,7 @@ impl Connection {
             }
         });
         if !forwards {
-            return Err(Violation::session(id, condition::INVALID_FIELD, "disposition range runs backwards"));
+            return Err(ProtocolViolation::session(id, condition::INVALID_FIELD, "disposition range runs backwards"));
         }
         let mut state = disposition.state;
         let count = groups.len();

@@ -4,7 +4,7 @@ use amqp::codec::RawValue as Encoded;
 use amqp::performative::{Detach, Performative};
 use amqp::{Attach, Config, ConnectionEvent, Error, Map, Role, Source, Symbol, Target, Value, condition};
 
-use crate::fixture::{ConnectionPair, RawPeer, requested};
+use crate::fixture::{ConnectionPair, RawFramePeer, requested};
 
 #[test]
 fn source_and_filters_are_echoed_byte_for_byte() {
@@ -58,7 +58,7 @@ fn a_refusal_is_an_attach_without_terminus_and_one_detach() {
         (Attach::receiver("r", Source::at("q"), Target::at("me")), Role::Sender),
         (Attach::sender("s", Source::at("me"), Target::at("q")), Role::Receiver),
     ] {
-        let mut raw = RawPeer::begun(Config::default());
+        let mut raw = RawFramePeer::begun(Config::default());
         raw.frame(0, &Performative::Attach(Box::new(attach)));
         let (link, _) = requested(&raw.events()).unwrap();
         raw.server.refuse_attach(link, Error::new(condition::NOT_FOUND, "no")).unwrap();
@@ -93,7 +93,7 @@ fn a_refused_attach_is_reported_as_detached() {
 
 #[test]
 fn a_withdrawn_attach_gets_attach_and_detach() {
-    let mut raw = RawPeer::begun(Config::default());
+    let mut raw = RawFramePeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
     raw.frame(0, &Performative::Detach(Detach { handle: 0, closed: true, error: None }));
@@ -109,7 +109,7 @@ fn a_withdrawn_attach_gets_attach_and_detach() {
 #[test]
 fn a_detach_reply_has_the_same_closed_flag() {
     for closed in [true, false] {
-        let mut raw = RawPeer::begun(Config::default());
+        let mut raw = RawFramePeer::begun(Config::default());
         raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
         let (link, request) = requested(&raw.events()).unwrap();
         raw.server.accept_attach(link, request.reply()).unwrap();

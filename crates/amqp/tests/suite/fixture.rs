@@ -128,13 +128,13 @@ pub(crate) fn requested(events: &[ConnectionEvent]) -> Option<(LinkId, Attach)> 
 }
 
 /// A server with a raw peer: frames are written by hand, replies are read frame by frame.
-pub(crate) struct RawPeer {
+pub(crate) struct RawFramePeer {
     pub(crate) server: Connection,
     pub(crate) now: Instant,
     input: BytesMut,
 }
 
-impl RawPeer {
+impl RawFramePeer {
     pub(crate) fn new(config: Config) -> Self {
         let now = Instant::now();
         Self { server: Connection::server(config, ServerSasl::default(), now), now, input: BytesMut::new() }

@@ -7,7 +7,7 @@ use amqp::performative::Performative;
 use amqp::{ClientSasl, Config, Connection, ConnectionEvent, ServerSasl, condition};
 use bytes::BytesMut;
 
-use crate::fixture::{ConnectionPair, RawPeer, frames_of, open};
+use crate::fixture::{ConnectionPair, RawFramePeer, frames_of, open};
 
 fn opened(events: &[ConnectionEvent]) -> bool {
     events.iter().any(|event| matches!(event, ConnectionEvent::Opened(_)))
@@ -37,7 +37,7 @@ fn a_pipelined_handshake_gets_one_reply() {
 
 #[test]
 fn an_unknown_header_gets_ours_and_a_close() {
-    let mut raw = RawPeer::new(Config::default());
+    let mut raw = RawFramePeer::new(Config::default());
     raw.write(b"AMQP\x01\x00\x09\x01");
     assert_eq!(&raw.server.take_output()[..], ProtocolHeader::Sasl.bytes());
     assert!(raw.server.is_closed());
@@ -67,7 +67,7 @@ fn a_client_without_sasl_is_refused_where_it_is_required() {
 
 #[test]
 fn the_server_announces_half_of_its_idle_time_out() {
-    let mut raw = RawPeer::new(Config { idle_time_out: Some(Duration::from_secs(60)), ..Config::default() });
+    let mut raw = RawFramePeer::new(Config { idle_time_out: Some(Duration::from_secs(60)), ..Config::default() });
     raw.write(&ProtocolHeader::Amqp.bytes());
     raw.frame(0, &open());
     let answers = raw.performatives();
@@ -137,7 +137,7 @@ fn a_close_gets_a_reply_and_reports_who_closed() {
 
 #[test]
 fn a_server_that_fails_early_sends_open_before_close() {
-    let mut raw = RawPeer::new(Config::default());
+    let mut raw = RawFramePeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     raw.write(&[0, 0, 0, 7, 2, 0, 0, 0]);
     let frames = frames_of(raw.server.take_output());

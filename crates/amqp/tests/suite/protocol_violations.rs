@@ -7,12 +7,12 @@ use amqp::performative::{Attach, Begin, Detach, Flow, Performative, Transfer};
 use amqp::{Config, ConnectionEvent, Role, Source, Symbol, Target, condition};
 use bytes::Bytes;
 
-use crate::fixture::{RawPeer, begin, open, requested};
+use crate::fixture::{RawFramePeer, begin, open, requested};
 use crate::settlement::disposition;
 use crate::transfer::{receiving, transfer};
 
 /// The error frame that the peer received.
-fn verdict(raw: &mut RawPeer) -> (&'static str, Symbol) {
+fn verdict(raw: &mut RawFramePeer) -> (&'static str, Symbol) {
     let last = raw.performatives().pop().expect("an answer");
     let error = match &last {
         Performative::Close(close) => close.error.clone(),
@@ -72,7 +72,7 @@ fn unbox(begin: Performative) -> Begin {
 
 #[test]
 fn a_frame_before_open_closes_the_connection() {
-    let mut raw = RawPeer::new(Config::default());
+    let mut raw = RawFramePeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     raw.frame(0, &begin());
     assert_eq!(verdict(&mut raw), ("close", condition::ILLEGAL_STATE));
@@ -119,7 +119,7 @@ fn a_session_violation_ends_only_that_session() {
 
 #[test]
 fn a_handle_above_the_maximum_closes_the_connection() {
-    let mut raw = RawPeer::begun(Config { handle_max: 7, ..Config::default() });
+    let mut raw = RawFramePeer::begun(Config { handle_max: 7, ..Config::default() });
     let attach = Attach { handle: 8, ..Attach::sender("x", Source::at("a"), Target::at("b")) };
     raw.frame(0, &Performative::Attach(Box::new(attach)));
     assert_eq!(verdict(&mut raw), ("close", condition::FRAMING_ERROR));
@@ -144,7 +144,7 @@ fn deliveries_beyond_the_credit_detach_only_the_link() {
 
 #[test]
 fn a_delivery_before_the_attach_reply_refuses_the_link() {
-    let mut raw = RawPeer::begun(Config::default());
+    let mut raw = RawFramePeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::sender("s", Source::at("me"), Target::at("q")))));
     raw.frame_with(0, &Performative::Transfer(transfer(0, false)), b"x");
     let answers = raw.performatives();
@@ -161,7 +161,7 @@ fn transfers_beyond_the_window_end_the_session() {
 
 #[test]
 fn links_are_bounded_per_connection() {
-    let mut raw = RawPeer::begun(Config { max_links: 3, ..Config::default() });
+    let mut raw = RawFramePeer::begun(Config { max_links: 3, ..Config::default() });
     for handle in 0..4 {
         let attach = Attach { handle, ..Attach::sender(handle.to_string(), Source::at("a"), Target::at("b")) };
         raw.frame(0, &Performative::Attach(Box::new(attach)));
@@ -171,7 +171,7 @@ fn links_are_bounded_per_connection() {
 
 #[test]
 fn attaches_that_wait_are_bounded_in_bytes() {
-    let mut raw = RawPeer::begun(Config { max_incomplete_bytes: 100_000, ..Config::default() });
+    let mut raw = RawFramePeer::begun(Config { max_incomplete_bytes: 100_000, ..Config::default() });
     let mut waiting = 0;
     for handle in 0..10 {
         let attach =
@@ -205,7 +205,7 @@ fn a_flow_cannot_make_credit_on_a_link_we_receive_on() {
 
 #[test]
 fn a_tiny_idle_timeout_does_not_flood_heartbeats() {
-    let mut raw = RawPeer::new(Config::default());
+    let mut raw = RawFramePeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     let Performative::Open(mut hasty) = open() else { unreachable!() };
     hasty.idle_time_out = Some(1);
@@ -217,7 +217,7 @@ fn a_tiny_idle_timeout_does_not_flood_heartbeats() {
 
 #[test]
 fn a_command_for_the_wrong_role_fails() {
-    let mut raw = RawPeer::begun(Config::default());
+    let mut raw = RawFramePeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
     assert_eq!(request.role, Role::Receiver);

@@ -6,7 +6,7 @@ use amqp::{
     condition,
 };
 
-use crate::fixture::{ConnectionPair, RawPeer, frames_of};
+use crate::fixture::{ConnectionPair, RawFramePeer, frames_of};
 use crate::transfer::{receiving, transfer};
 
 fn dispositions(events: Vec<ConnectionEvent>) -> Vec<(LinkId, Vec<DeliveryRef>, bool, Option<DeliveryState>)> {
@@ -63,7 +63,7 @@ fn a_range_is_settled_in_one_event_and_echoed_in_one_frame() {
 }
 
 #[test]
-fn every_outcome_comes_back_as_it_was_sent() {
+fn every_outcome_is_echoed() {
     let outcomes = [
         DeliveryState::Accepted,
         DeliveryState::Released,
@@ -189,7 +189,7 @@ pub(crate) fn disposition(first: u32, last: u32) -> Performative {
 
 #[test]
 fn a_disposition_for_ids_never_seen_changes_nothing() {
-    let mut raw: RawPeer = receiving(Config::default());
+    let mut raw: RawFramePeer = receiving(Config::default());
     raw.frame(0, &disposition(5, u32::MAX));
     raw.frame(0, &disposition(5, 100));
     assert_eq!(raw.events(), []);

@@ -4,7 +4,7 @@ use amqp::performative::{Flow, Performative, Transfer};
 use amqp::{Attach, Config, ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery, Source, Target, condition};
 use bytes::Bytes;
 
-use crate::fixture::{ConnectionPair, RawPeer, frames_of, requested};
+use crate::fixture::{ConnectionPair, RawFramePeer, frames_of, requested};
 
 fn payloads(events: &[ConnectionEvent]) -> Vec<Bytes> {
     let deliveries = events.iter().filter_map(|event| match event {
@@ -86,7 +86,7 @@ fn deliveries_wait_for_the_window_and_keep_their_order() {
     let sent: Vec<_> = (0..200usize).map(|n| Bytes::from(vec![n as u8; n * 11])).collect();
     let ids: Vec<_> = sent.iter().map(|payload| send(&mut pair, ours, payload)).collect();
     assert!(ids.contains(&0), "ids wrap");
-    assert!(pair.client.backlog_len() > 100_000, "what waits is told");
+    assert!(pair.client.backlog_len() > 100_000, "the backlog is reported");
     pair.take_server_events();
     pair.run();
     assert_eq!(pair.client.backlog_len(), 0);
@@ -139,7 +139,7 @@ fn a_drained_sender_returns_unused_credit() {
 
 #[test]
 fn a_drain_without_credit_gets_a_reply() {
-    let mut raw = RawPeer::begun(Config::default());
+    let mut raw = RawFramePeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
     raw.server.accept_attach(link, request.reply()).unwrap();
@@ -212,8 +212,8 @@ fn deliveries_sent_before_credit_was_lowered_are_accepted() {
 }
 
 /// A server with a link on handle 0 on which it receives, with ten credits given.
-pub(crate) fn receiving(config: Config) -> RawPeer {
-    let mut raw = RawPeer::begun(config);
+pub(crate) fn receiving(config: Config) -> RawFramePeer {
+    let mut raw = RawFramePeer::begun(config);
     raw.frame(0, &Performative::Attach(Box::new(Attach::sender("s", Source::at("me"), Target::at("q")))));
     let (link, request) = requested(&raw.events()).unwrap();
     raw.server.accept_attach(link, request.reply()).unwrap();
@@ -247,7 +247,7 @@ fn a_continuation_needs_neither_id_nor_tag_and_may_settle() {
 }
 
 #[test]
-fn a_message_over_the_limit_is_rejected_and_the_link_goes_on() {
+fn a_message_over_the_limit_is_rejected_on_an_open_link() {
     let mut raw = receiving(Config { max_message_size: 100, ..Config::default() });
     raw.frame_with(0, &Performative::Transfer(transfer(0, false)), &[0; 101]);
     raw.frame_with(0, &Performative::Transfer(transfer(1, true)), &[0; 60]);

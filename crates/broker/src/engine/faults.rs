@@ -1,4 +1,4 @@
-//! BrokerFault injection for tests: faults armed over HTTP, checked by the engine at every fault point. Costs nothing while
+//! FaultSpec injection for tests: faults armed over HTTP, checked by the engine at every fault point. Costs nothing while
 //! none is armed.
 
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::core::EntityId;
-use crate::http::{BrokerFault, FaultKind, FaultSchedule};
+use crate::http::{FaultKind, FaultSchedule, FaultSpec};
 
 /// The armed faults. Shared between threads.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) enum InjectedFault {
 }
 
 impl FaultInjector {
-    pub(crate) fn arm(&self, entity: Option<EntityId>, fault: BrokerFault) {
+    pub(crate) fn arm(&self, entity: Option<EntityId>, fault: FaultSpec) {
         self.armed().push((entity, FaultSchedule::new(fault)));
         self.any.store(true, Ordering::Release);
     }
@@ -52,7 +52,7 @@ impl FaultInjector {
     }
 
     /// Faults that are still armed, and the number of faults injected.
-    pub(crate) fn report(&self) -> (Vec<BrokerFault>, u64) {
+    pub(crate) fn report(&self) -> (Vec<FaultSpec>, u64) {
         let left = self.armed().iter().map(|(_, schedule)| schedule.fault().clone()).collect();
         (left, self.injected.load(Ordering::Relaxed))
     }
@@ -101,7 +101,7 @@ fn fault(kind: &FaultKind, fault_point: FaultPoint) -> Option<InjectedFault> {
 mod tests {
     use super::*;
 
-    fn fault(json: &str) -> BrokerFault {
+    fn fault(json: &str) -> FaultSpec {
         serde_json::from_str(json).expect("a fault")
     }
 

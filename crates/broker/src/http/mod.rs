@@ -24,4 +24,4 @@ mod write_timeout;
 pub use backend::{BackendError, Listing, NamespaceBackend, PageRange};
 pub use server::serve_connection;
 pub use service::{Config, HttpService};
-pub use test_hooks::{BrokerFault, FaultKind, FaultSchedule, TEST_TOKEN_HEADER, TestCommand, TestReport};
+pub use test_hooks::{FaultKind, FaultSchedule, FaultSpec, TEST_TOKEN_HEADER, TestCommand, TestReport};

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | `GET /$test/state` | | returns the [`TestReport`], as every other request does too |
 //! | `POST /$test/clock` | `{"advance_ms": 60000}` | advances the broker's clock |
-//! | `POST /$test/faults` | a [`BrokerFault`], such as `{"kind": "server_busy", "times": 3}` | arms it |
+//! | `POST /$test/faults` | a [`FaultSpec`], such as `{"kind": "server_busy", "times": 3}` | arms it |
 //! | `DELETE /$test/faults` | | disarms all |
 
 use hyper::header::HeaderMap;
@@ -23,13 +23,13 @@ pub const TEST_TOKEN_HEADER: &str = "x-headwater-test-token";
 pub enum TestCommand {
     Report,
     AdvanceClock { ms: u64 },
-    Arm(BrokerFault),
+    Arm(FaultSpec),
     Disarm,
 }
 
 /// A fault, and when to inject it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BrokerFault {
+pub struct FaultSpec {
     #[serde(flatten)]
     pub kind: FaultKind,
     /// Only for this entity (path, case-insensitive); `None`: any entity.
@@ -76,17 +76,17 @@ pub enum FaultKind {
 /// Decides at each occasion whether to inject a fault. The same fault always gives the same decisions.
 #[derive(Debug, Clone)]
 pub struct FaultSchedule {
-    fault: BrokerFault,
+    fault: FaultSpec,
     occasions: u64,
     injected: u64,
 }
 
 impl FaultSchedule {
-    pub fn new(fault: BrokerFault) -> Self {
+    pub fn new(fault: FaultSpec) -> Self {
         Self { fault, occasions: 0, injected: 0 }
     }
 
-    pub fn fault(&self) -> &BrokerFault {
+    pub fn fault(&self) -> &FaultSpec {
         &self.fault
     }
 
@@ -119,7 +119,7 @@ pub struct TestReport {
     /// The broker's clock, in milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// Faults that are armed and not exhausted.
-    pub armed: Vec<BrokerFault>,
+    pub armed: Vec<FaultSpec>,
     /// Number of faults injected since the start.
     pub injected: u64,
 }
@@ -155,7 +155,7 @@ pub(super) async fn handle(
 }
 
 /// A misspelt key would arm a different fault. Serde cannot reject unknown keys in a flattened struct.
-fn parse_fault(body: &[u8]) -> Result<BrokerFault, HttpError> {
+fn parse_fault(body: &[u8]) -> Result<FaultSpec, HttpError> {
     const KEYS: [&str; 8] = ["kind", "entity", "skip", "times", "one_in", "seed", "session", "ms"];
     let keys = parse_json::<serde_json::Map<String, serde_json::Value>>(body)?;
     match keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
@@ -172,7 +172,7 @@ fn parse_json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, HttpError>
 mod tests {
     use super::*;
 
-    fn fault(json: &str) -> BrokerFault {
+    fn fault(json: &str) -> FaultSpec {
         super::parse_fault(json.as_bytes()).unwrap()
     }
 

@@ -11,27 +11,27 @@ use tokio::time::{Sleep, sleep};
 
 pub(super) struct WriteTimeoutStream<S> {
     stream: S,
-    patience: Duration,
+    timeout: Duration,
     /// Runs while a write waits for the peer.
-    end: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S: Unpin> WriteTimeoutStream<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, end: None }
+    pub(super) fn new(stream: S, timeout: Duration) -> Self {
+        Self { stream, timeout, deadline: None }
     }
 
-    fn bounded<T>(
+    fn poll_write_with_timeout<T>(
         &mut self,
         context: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if let Poll::Ready(written) = write(Pin::new(&mut self.stream), context) {
-            self.end = None;
+            self.deadline = None;
             return Poll::Ready(written);
         }
-        let end = self.end.get_or_insert_with(|| Box::pin(sleep(self.patience)));
-        ready!(end.as_mut().poll(context));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
+        ready!(deadline.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
     }
 }
@@ -44,7 +44,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.bounded(context, |stream, context| stream.poll_write(context, bytes))
+        self.poll_write_with_timeout(context, |stream, context| stream.poll_write(context, bytes))
     }
 
     fn poll_write_vectored(
@@ -52,7 +52,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.bounded(context, |stream, context| stream.poll_write_vectored(context, slices))
+        self.poll_write_with_timeout(context, |stream, context| stream.poll_write_vectored(context, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -60,10 +60,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.bounded(context, AsyncWrite::poll_flush)
+        self.poll_write_with_timeout(context, AsyncWrite::poll_flush)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.bounded(context, AsyncWrite::poll_shutdown)
+        self.poll_write_with_timeout(context, AsyncWrite::poll_shutdown)
     }
 }

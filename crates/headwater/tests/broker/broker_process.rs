@@ -24,11 +24,11 @@ async fn a_broker_killed_again_and_again_loses_nothing_it_accepted() {
     let report =
         bench::broker_kills::run(Path::new(BINARY), 12, 20_261_115, |_| {}).await.expect("the broker kept its word");
     assert!(report.accepted > 0 && report.completed == report.accepted, "{report:?}");
-    assert!(report.sends_in_doubt > 0, "no kill hit while a send was under way: {report:?}");
+    assert!(report.sends_in_doubt > 0, "no kill hit while a send was in flight: {report:?}");
 }
 
 #[test]
-fn a_mistake_in_the_entities_file_is_told_with_its_place() {
+fn a_problem_in_the_entities_file_has_its_position() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("config.json");
     std::fs::write(&file, "{\n  \"UserConfig\": { \"Namespaces\": [ { \"Name\": 7 } ] }\n}").expect("a file");
@@ -43,7 +43,7 @@ fn a_mistake_in_the_entities_file_is_told_with_its_place() {
 }
 
 #[test]
-fn a_port_in_use_is_told() {
+fn a_port_in_use_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("its address").to_string();
     let output =
@@ -128,7 +128,7 @@ async fn only_offered_sasl_mechanisms_are_accepted() {
         stream.write_all(&request).await.expect("a write");
         let mut answer = BytesMut::new();
         let code = loop {
-            assert!(stream.read_buf(&mut answer).await.expect("a read") > 0, "{mechanism}: hung up");
+            assert!(stream.read_buf(&mut answer).await.expect("a read") > 0, "{mechanism}: connection closed");
             let mut frames = Bytes::copy_from_slice(&answer).slice(ProtocolHeader::LENGTH.min(answer.len())..);
             let mut outcome = None;
             while let Some(frame) = read_frame(&mut frames, 512).expect("good frames") {

@@ -132,7 +132,7 @@ async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_goes_on_when_somebody_else_makes_room() {
+async fn sends_resume_when_other_files_free_space() {
     // GIVEN a disk that something else has filled
     let disk = LimitedDisk::of(MEBIBYTES).await;
     let fixture = disk.broker().await;

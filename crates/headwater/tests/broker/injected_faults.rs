@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use broker::http::{BrokerFault, FaultKind, TestCommand};
+use broker::http::{FaultKind, FaultSpec, TestCommand};
 use broker::{Broker, Persistence};
 use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 
@@ -163,7 +163,7 @@ async fn the_library_arms_the_same_faults() {
     config.entities = vec![("plain".into(), broker::core::EntityDefinition::Queue(Default::default()))];
     let broker = Broker::start(config).await.expect("a broker");
     let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
-    let busy = BrokerFault { kind: FaultKind::ServerBusy, entity: None, skip: 1, times: 1, one_in: 1, seed: 0 };
+    let busy = FaultSpec { kind: FaultKind::ServerBusy, entity: None, skip: 1, times: 1, one_in: 1, seed: 0 };
     let armed = broker.test(TestCommand::Arm(busy)).await.expect("it is armed");
     assert_eq!((armed.armed.len(), armed.injected), (1, 0));
     let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];

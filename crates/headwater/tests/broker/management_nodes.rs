@@ -76,13 +76,13 @@ async fn the_links_of_a_node_go_with_its_entity() {
     for _ in 0..2 {
         assert_eq!(peer.close_error().await, Some(("detach", "amqp:not-found".into())));
     }
-    timeout(SOON, disturbed).await.expect("it is told").expect("it does not panic");
+    timeout(SOON, disturbed).await.expect("the close is noticed").expect("it does not panic");
     assert!(!client.entity_exists("t/Subscriptions/s").await.expect("an answer"));
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn senders_and_receivers_go_with_their_entity_and_are_told_why() {
+async fn links_are_detached_with_an_error_when_the_entity_is_deleted() {
     let broker = broker().await;
     let gone = Some(("detach", "amqp:not-found".into()));
     // GIVEN a sender to a topic, a receiver of its subscription, and one that waits for a session of another

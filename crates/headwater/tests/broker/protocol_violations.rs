@@ -176,9 +176,9 @@ async fn each_violation_gets_its_error_and_others_are_unaffected() {
             let mut peer = at.reach(&fixture).await;
             peer.write(&bytes).await;
             // THEN each gets its error
-            let told = peer.close_error().await;
+            let close_error = peer.close_error().await;
             let expected: CloseError = Some((frame, condition.to_owned()));
-            assert_eq!(told, expected, "{what} (round {round})");
+            assert_eq!(close_error, expected, "{what} (round {round})");
             if frame == "close" {
                 peer.wait_closed().await;
             }
@@ -191,7 +191,7 @@ async fn each_violation_gets_its_error_and_others_are_unaffected() {
 }
 
 #[tokio::test]
-async fn what_is_harmless_is_borne_with() {
+async fn harmless_frames_are_accepted() {
     let fixture = BrokerFixture::start().await;
     fixture.queue("plain", "").await;
     let mut peer = RawPeer::sending(fixture.address, "plain").await;

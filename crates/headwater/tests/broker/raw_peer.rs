@@ -140,7 +140,7 @@ impl RawPeer {
     pub(crate) async fn wait_closed(&mut self) {
         let mut sink = [0; 4096];
         while !matches!(
-            timeout(SOON, self.stream.read(&mut sink)).await.expect("it is hung up in time"),
+            timeout(SOON, self.stream.read(&mut sink)).await.expect("the connection is closed in time"),
             Ok(0) | Err(_)
         ) {}
     }

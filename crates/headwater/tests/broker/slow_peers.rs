@@ -34,7 +34,7 @@ async fn broker_with(timeouts: Timeouts, name: &str, queue: QueueDescription) ->
 }
 
 /// A broker with short timeouts.
-async fn impatient(queue: &str) -> Broker {
+async fn broker_with_short_timeouts(queue: &str) -> Broker {
     let timeouts = Timeouts {
         first_bytes: Duration::from_secs(1),
         handshake: Duration::from_secs(2),
@@ -50,7 +50,7 @@ fn client(broker: &Broker) -> Client {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_that_never_finish_the_handshake_are_closed() {
-    let broker = impatient(BYSTANDERS_QUEUE).await;
+    let broker = broker_with_short_timeouts(BYSTANDERS_QUEUE).await;
     let bystander = Bystander::of(client(&broker));
     let begun = Instant::now();
     // In the first bytes, in AMQP's header, in the open frame, after the header of SASL, and in a request's head.
@@ -74,7 +74,7 @@ async fn peers_that_never_finish_the_handshake_are_closed() {
 
 #[tokio::test]
 async fn an_idle_peer_is_closed() {
-    let broker = impatient("plain").await;
+    let broker = broker_with_short_timeouts("plain").await;
     // Silent, or silent inside a frame: single bytes do not count as a frame.
     let mut silent = RawPeer::begun(broker.address()).await;
     let mut halting = RawPeer::sending(broker.address(), "plain").await;

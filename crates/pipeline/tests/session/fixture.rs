@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::core::{EgressProperties, EntityDefinition, SubscriptionDescription, TopicDescription};
-use broker::http::{BrokerFault, TestCommand};
+use broker::http::{FaultSpec, TestCommand};
 use broker::{Broker, Persistence};
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
@@ -121,7 +121,7 @@ impl SessionFixture {
     }
 
     pub(crate) async fn inject_fault(&self, fault: Value) {
-        let fault: BrokerFault = serde_json::from_value(fault).unwrap();
+        let fault: FaultSpec = serde_json::from_value(fault).unwrap();
         self.broker.test(TestCommand::Arm(fault)).await.unwrap();
     }
 

@@ -158,7 +158,7 @@ async fn no_call_hangs_when_answers_freeze_anywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_hangs_when_the_line_goes_dark_anywhere() {
+async fn no_call_hangs_when_the_network_becomes_a_black_hole() {
     sweep(NetworkFault::BlackHole, ToClient, 3).await;
 }
 
