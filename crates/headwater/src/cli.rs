@@ -52,19 +52,7 @@ pub(crate) enum CliCommand {
 impl CliCommand {
     /// The log level if `RUST_LOG` is not set: a pod logs what it does, a command logs only problems.
     pub(crate) fn log_filter(&self) -> &'static str {
-        match self {
-            Self::Run(_) => "info",
-            Self::Dev(_)
-            | Self::Broker(_)
-            | Self::Check(_)
-            | Self::Topology(_)
-            | Self::Status(_)
-            | Self::Parked(_)
-            | Self::Checkpoint(_)
-            | Self::StepDown(_)
-            | Self::Config(_)
-            | Self::Completions(_) => "warn",
-        }
+        if matches!(self, Self::Run(_)) { "info" } else { "warn" }
     }
 }
 

@@ -100,6 +100,7 @@ pub(crate) async fn mongo_client(uri: &Secret, key: &str, timeout: Duration) -> 
 }
 
 fn client_from(mut options: ClientOptions, key: &str, timeout: Duration) -> anyhow::Result<mongodb::Client> {
+    // A timeout in the URI is the choice of the user, and wins.
     options.server_selection_timeout.get_or_insert(timeout);
     let client = mongodb::Client::with_options(options);
     client.map_err(|_| ExitReason::Misconfigured.with_message(format!("`{key}` cannot be used")).into())

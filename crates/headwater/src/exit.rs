@@ -40,6 +40,7 @@ impl ExitReason {
     }
 
     pub(crate) fn from_error(error: &anyhow::Error) -> Self {
+        // The configuration module reports its problems without knowing exit codes.
         if error.downcast_ref::<crate::config::ConfigProblems>().is_some() {
             return Self::Misconfigured;
         }

@@ -52,6 +52,7 @@ fn start_telemetry(default: &str) {
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // By default a failed write to stderr panics in the task that logs. A pod must not lose a task because nobody reads its log.
     let logs = logs.log_internal_errors(false);
+    // In a container there is no terminal, so log collectors get JSON.
     if std::io::stderr().is_terminal() { logs.init() } else { logs.json().flatten_event(true).init() }
 }
 

@@ -7,6 +7,7 @@ use anyhow::Context;
 
 /// Prints the text. Returns `false` if the pipe is closed, for callers that would print forever.
 pub(crate) fn print(text: impl Display) -> anyhow::Result<bool> {
+    // Flush every time: a pipe is block-buffered, and `--watch` must be visible at once.
     let mut out = io::stdout().lock();
     write_result(write!(out, "{text}").and_then(|()| out.flush()))
 }

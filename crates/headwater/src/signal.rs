@@ -30,6 +30,7 @@ impl ShutdownSignal {
 
     /// Waits for a second signal, and ignores repeats of the first one.
     pub(crate) async fn recv_second(&mut self) {
+        // Swallow every repeat within the window, not only the first one.
         let _ = tokio::time::timeout(SAME_SIGNAL, async {
             loop {
                 self.recv().await;

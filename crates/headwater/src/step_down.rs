@@ -40,6 +40,7 @@ pub(crate) struct StepDownStore {
 
 impl StepDownStore {
     pub(crate) fn new(coordination: &Database, pipeline: &str) -> Self {
+        // A request that is rolled back after a failover must not end a term.
         let majority = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
             .write_concern(WriteConcern::majority())
@@ -87,6 +88,7 @@ impl StepDownStore {
         let request = self.requests.find_one(doc! { "_id": &self.pipeline, "format": FORMAT });
         // Unreachable, or written by a newer version: try again at the next poll.
         let Ok(Ok(Some(request))) = timeout(READ_TIMEOUT, request.into_future()).await else { return };
+        // A request for an earlier term is obsolete: that term has ended already.
         if request.get_i64("term").ok().and_then(|requested| u64::try_from(requested).ok()) == Some(term.get()) {
             let by = request.get_str("by").unwrap_or("?");
             tracing::info!(pipeline = self.pipeline, %term, by, "step-down requested");

@@ -145,6 +145,7 @@ pub(crate) fn plan_changes(wanted: &EntitySpec, found: Option<&EntityDescription
     for property in &wanted.properties {
         let Some(value) = found.value(property.name).filter(|value| !property.is_met_by(value)) else { continue };
         let change = PropertyChange { name: property.name, from: value, to: property.create.clone() };
+        // Changing such a property needs a new entity, which only the user can decide.
         if matches!(property.rule, PropertyRule::Fixed) { fixed.push(change) } else { changes.push(change) }
     }
     TopologyPlan::Change { changes, fixed }

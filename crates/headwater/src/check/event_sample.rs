@@ -23,6 +23,7 @@ pub(super) async fn check_events(config: &Config, count: u32) -> anyhow::Result<
     let mut events = vec![];
     for namespace in config.source.namespaces() {
         let collection = client.database(&namespace.database).collection::<Document>(&namespace.collection);
+        // Reverse natural order needs no index, and is about the reverse order of insertion.
         let newest = collection.find(doc! {}).sort(doc! { "$natural": -1 }).limit(count.into());
         match async { newest.await?.try_collect::<Vec<_>>().await }.await {
             Ok(found) => events.extend(found),

@@ -98,6 +98,7 @@ async fn check_capture(config: &Config, client: &Client) -> Option<CheckFinding>
 fn check_clock(hello: &Document, before: DateTime, after: DateTime) -> Option<CheckFinding> {
     let theirs = hello.get_datetime("localTime").ok()?.timestamp_millis();
     let (before, after) = (before.timestamp_millis(), after.timestamp_millis());
+    // The server read its clock between the two readings of ours; only a time outside them is skew.
     let skew = (before - theirs).max(theirs - after).max(0);
     let skew = Duration::from_millis(skew.unsigned_abs());
     (skew > MAX_CLOCK_SKEW).then(|| {
@@ -121,6 +122,7 @@ async fn check_oplog(source: &Client) -> Option<CheckFinding> {
 }
 
 fn check_oplog_window(ends: &OplogWindow) -> Option<CheckFinding> {
+    // A full oplog shows the load even if it is young.
     if ends.span() < MIN_OPLOG_SPAN && ends.used < 0.9 * ends.max {
         return None;
     }

@@ -52,12 +52,14 @@ pub(crate) fn advice_for(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(AdvisedContext { advice, .. }) = error.downcast_ref() {
         return Some(advice);
     }
+    // The driver has no error kind for this, only the text.
     let mongodb = |cause: &(dyn std::error::Error + 'static)| cause.to_string().contains("Server selection timeout");
     let bus = |cause: &(dyn std::error::Error + 'static)| {
         let error = cause.downcast_ref::<administration::Error>();
         matches!(error, Some(administration::Error::Unreachable { .. } | administration::Error::Timeout { .. }))
     };
     if error.chain().any(is_port_taken) {
+        // The pod and the broker are configured differently: a key or a flag.
         let pod = error.chain().any(|cause| cause.is::<admin::Error>());
         return Some(if pod { ANOTHER_ADMIN_PORT } else { ANOTHER_PORT });
     }

@@ -92,6 +92,7 @@ impl FromStr for ResumeTokenArg {
     fn from_str(text: &str) -> Result<Self, String> {
         let refused =
             || "a resume token is a string of hexadecimal digits, as `headwater checkpoint show` prints it".to_owned();
+        // Type, timestamp and increment alone have 18 digits.
         if text.len() < 18 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(refused());
         }
@@ -150,6 +151,7 @@ impl CheckpointContext {
         let claim = Claim {
             term: stored.term.next(),
             claimant: CandidateId::random(),
+            // Shown by `checkpoint show`, so that nobody looks for a pod of this name.
             pod_id: format!("{} (operator)", self.dependencies.pod_id),
         };
         let claimed = self.store.claim(&claim).await.context("failed to take a new term")?;

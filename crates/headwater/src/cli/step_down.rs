@@ -60,6 +60,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     while began.elapsed() < within {
         let now = lease.read_document().await?;
         if let Some(LeaseDocument { leader_id: Some(next), term: next_term, .. }) = now
+            // The same pod may lead again, but only with a higher term.
             && next_term > term
         {
             let took = began.elapsed().as_secs_f64();

@@ -121,6 +121,7 @@ async fn apply_plan(
     dry_run: bool,
 ) -> anyhow::Result<EntityResult> {
     let action = match (plan, found) {
+        // `None` implies `Create`; the second pattern only satisfies the compiler.
         (TopologyPlan::Create, _) | (_, None) => {
             if !dry_run {
                 bus.create(&path, &wanted.to_description())

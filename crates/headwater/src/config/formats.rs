@@ -31,6 +31,7 @@ pub(super) fn check_mongodb_uri(text: &str) -> Result<(), String> {
     let (before, options) = rest.split_once('?').map_or((rest, ""), |(before, options)| (before, options));
     let (user, hosts) = before.rsplit_once('@').map_or(("", before), |(user, hosts)| (user, hosts));
     let hosts = hosts.split('/').next().unwrap_or_default();
+    // The driver does not say what is wrong, so look for the usual mistakes, the most common first.
     let encoded = |text: &str| !text.contains(['/', '?', '#', '[', ']', '@']) && text.matches(':').count() <= 1;
     if !encoded(user) || (user.is_empty() && options.contains('@')) {
         return why("its user or password has a character that must be percent-encoded (`@` as `%40`, `/` as `%2F`)");
@@ -38,6 +39,7 @@ pub(super) fn check_mongodb_uri(text: &str) -> Result<(), String> {
     if hosts.split(',').any(|host| host.is_empty() || host.starts_with(':')) {
         return why("it has no host");
     }
+    // Test each option alone to name the invalid one.
     let alone = |option: &&str| MongoUri::parse(format!("mongodb://host/?{option}")).is_err();
     match options.split('&').find(alone).and_then(|option| option.split('=').next()) {
         Some(name) if !options.is_empty() => why(&format!("its option `{name}` is not valid")),

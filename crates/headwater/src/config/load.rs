@@ -146,6 +146,7 @@ impl SettingsReader<'_> {
 
     fn read_entry(&mut self, prefix: &str, entry: &MapEntry) {
         let path = schema::join_path(prefix, &entry.key);
+        // `*` is the wildcard of the table, never a name that a user may write.
         if let Some(key) = schema::key(&path).filter(|_| entry.key != "*") {
             self.read_key(key, &entry.node);
         } else if schema::is_section(&path) {
@@ -238,6 +239,7 @@ impl SettingsReader<'_> {
     fn report_unknown(&mut self, prefix: &str, path: &str, entry: &MapEntry) {
         let name = entry.key.as_str();
         let known = schema::child_names(prefix);
+        // A longer name may contain more typing errors.
         let intended = most_similar(name, &known, 1 + name.len() / 3);
         let what = unknown_key(intended, &known);
         self.problems.push(ConfigProblem::at(entry.key_origin.clone(), path, what));
@@ -274,6 +276,7 @@ impl SettingsReader<'_> {
 
     /// Reports a problem. If the path is a section, all its keys become invalid.
     fn report(&mut self, node: &ConfigNode, path: &str, what: impl Into<String>) {
+        // A problem with `uri_file` makes `uri` invalid: that is the key that rules ask for.
         let key_path = path.strip_suffix("_file").filter(|path| schema::key(path).is_some()).unwrap_or(path);
         let inside = |key: &&ConfigKey| {
             key.path.strip_prefix(key_path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -389,6 +392,7 @@ pub(super) fn sort_problems(mut problems: Vec<ConfigProblem>) -> Vec<ConfigProbl
         Origin::Flag => (2, 0, 0),
         Origin::Unset => (3, 0, 0),
     });
+    // Two rules may report the same problem.
     problems.dedup();
     problems
 }
@@ -411,6 +415,7 @@ fn edit_distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.chars().enumerate() {
+        // Only one row of the matrix is kept; `diagonal` is the cell that the row has just overwritten.
         let mut diagonal = std::mem::replace(&mut row[0], at + 1);
         for (column, same) in other.iter().enumerate() {
             let substituted = diagonal + usize::from(letter != *same);

@@ -149,6 +149,7 @@ fn with_sources<T>(
     flags: &[String],
     load: impl FnOnce(&ConfigSources<'_>, Option<&str>) -> Result<T, Vec<ConfigProblem>>,
 ) -> anyhow::Result<T> {
+    // `vars()` would panic on a variable that is not UTF-8, even if it is none of ours.
     let (environment, unreadable) = read_environment(std::env::vars_os());
     let variable = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
     let named = file.map(Path::to_path_buf).or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));

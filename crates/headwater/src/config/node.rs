@@ -105,6 +105,7 @@ impl ConfigNode {
             self.value = NodeValue::Map(Vec::new());
         }
         let NodeValue::Map(entries) = &mut self.value else { unreachable!("made a map just above") };
+        // Creates missing sections on the way, as in `--set producer.window.events=100` without a file.
         let at = entries.iter().position(|entry| entry.key == *first).unwrap_or_else(|| {
             let origin = node.origin.clone();
             entries.push(MapEntry { key: first.clone(), key_origin: origin.clone(), node: Self::map(origin) });

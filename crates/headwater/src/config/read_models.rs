@@ -111,6 +111,7 @@ pub(super) fn compile_models(
     let Some(tree) = settings.tree(READ_MODELS) else { return (models, declared) };
     for (name, node) in tree.entries() {
         declared.nodes.insert(name.to_owned(), node.clone());
+        // Compile only a declaration without problems: the compiler would report their consequences again.
         let found = problems.len();
         let declaration = read_declaration(name, node, problems);
         if problems.len() > found {
@@ -229,6 +230,7 @@ impl ModelDeclarations {
     /// An id of this set of declarations: pods with different sets show different ids.
     pub(crate) fn generation(&self) -> Option<String> {
         let text = |(name, node): (&String, &ConfigNode)| format!("{name}\0{}\0", node.to_json());
+        // The nodes are sorted by name, so the order in the file does not change the id.
         let all: String = self.nodes.iter().map(text).collect();
         (!self.nodes.is_empty()).then(|| sha256_hex(&[all.as_bytes()])[..8].to_owned())
     }

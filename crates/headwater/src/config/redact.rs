@@ -57,6 +57,7 @@ pub(super) fn is_masked(text: &str) -> bool {
 fn redact_option(option: &str) -> String {
     let Some((name, _)) = option.split_once('=') else { return MASK.to_owned() };
     let known = name.to_ascii_lowercase();
+    // Names of options are case-insensitive for the driver.
     let harmless = OPTIONS.contains(&&*known) || known.ends_with("ms");
     if harmless { option.to_owned() } else { format!("{name}={MASK}") }
 }

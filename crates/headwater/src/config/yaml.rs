@@ -83,6 +83,7 @@ impl<'text> YamlReader<'text> {
             | Event::MappingEnd => return Err(ConfigProblem::at(at, "", "not YAML: a value was expected here")),
         };
         let node = ConfigNode { value, origin: at };
+        // The parser numbers anchors from 1; 0 means that the node has none.
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -123,6 +124,7 @@ impl<'text> YamlReader<'text> {
                 let path = self.path.iter().chain([&key]).cloned().collect::<Vec<_>>().join(".");
                 self.problems.push(ConfigProblem::at(key_origin.clone(), path, what));
             }
+            // A duplicate is kept as well: problems inside its value are reported in the same run.
             entries.push(MapEntry { key, key_origin, node });
         }
     }

@@ -43,6 +43,7 @@ where
         sleep(limit).await;
     };
     match select(std::pin::pin!(running), std::pin::pin!(overdue)).await {
+        // If both failed, the error of the second is reported.
         Either::Left(((first, second), _)) => second.and(first),
         Either::Right(_) => {
             let left = names.into_iter().zip(&ended).filter(|(_, ended)| !ended.is_cancelled()).map(|(name, _)| name);
@@ -65,6 +66,7 @@ where
 {
     let result = service.running.await;
     ended.cancel();
+    // The other service cannot do useful work alone, so stop it too.
     shutdown.cancel();
     result
 }

@@ -54,7 +54,7 @@ async fn cluster_with_lost_history(cluster: &mut TestCluster, checker: &Arc<Chec
     cluster.start_pods().unwrap();
     let drain =
         SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), checker);
-    wait_for_checkpoint(&cluster, "the stream", |stored| phase(stored) == "stream").await;
+    wait_for_checkpoint(cluster, "the stream", |stored| phase(stored) == "stream").await;
     let mut changes = cluster.events().watch().await.unwrap();
     Load { events: 300, aggregates: 20, seed: 21, ..Load::default() }.write(&cluster.events(), checker).await;
     let token = token_of_next(&mut changes).await;

@@ -45,7 +45,7 @@ async fn start_pods_with_frozen_links(cluster: &mut TestCluster, bytes: u64) {
 
 async fn wait_until_scanned(cluster: &TestCluster, least: i64) {
     let on_its_way = |stored: &Document| phase(stored) == "snapshot" && scanned(stored) >= least;
-    wait_for_checkpoint(&cluster, "a snapshot on its way", on_its_way).await;
+    wait_for_checkpoint(cluster, "a snapshot on its way", on_its_way).await;
 }
 
 /// Unfreezes the links; the same snapshot run must continue after `left`.
@@ -54,7 +54,7 @@ async fn assert_snapshot_resumes(cluster: &TestCluster, left: &Document) {
         pod.link(LinkTarget::Broker).expect("a pod is linked to the bus").heal().await;
     }
     let further = |stored: &Document| phase(stored) == "stream" || scanned(stored) > scanned(left);
-    let next = wait_for_checkpoint(&cluster, "the snapshot to go on", further).await;
+    let next = wait_for_checkpoint(cluster, "the snapshot to go on", further).await;
     if phase(&next) == "snapshot" {
         assert_eq!(run(&next), run(left), "another run");
     }
@@ -64,7 +64,7 @@ async fn assert_snapshot_resumes(cluster: &TestCluster, left: &Document) {
 async fn kill_leader_during_snapshot(cluster: &mut TestCluster) {
     let leader = cluster.wait_for_leader(TIMEOUT).await.unwrap();
     cluster.pod_mut(leader).kill().await;
-    let left = wait_for_checkpoint(&cluster, "what the leader left", |_| true).await;
+    let left = wait_for_checkpoint(cluster, "what the leader left", |_| true).await;
     assert_eq!(phase(&left), "snapshot");
     assert_snapshot_resumes(cluster, &left).await;
 }

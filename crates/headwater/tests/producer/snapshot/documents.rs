@@ -56,7 +56,7 @@ async fn assert_writes_during_snapshot(cluster: &TestCluster, churn: &DocumentCh
     for (now, before) in churn.counts().into_iter().zip(before) {
         assert!(now - before >= LEAST, "{:?}", churn.counts());
     }
-    let stored = wait_for_checkpoint(&cluster, "the checkpoint", |_| true).await;
+    let stored = wait_for_checkpoint(cluster, "the checkpoint", |_| true).await;
     assert_eq!(phase(&stored), "snapshot");
 }
 
