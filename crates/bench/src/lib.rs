@@ -8,3 +8,4 @@ pub mod latency;
 pub mod processes;
 pub mod raw_transactions;
 pub mod soak;
+pub mod source_events;

@@ -14,7 +14,7 @@ mod producer;
 pub mod stops;
 mod subscription_reader;
 
-pub use args::SoakArgs;
+pub use args::{SoakArgs, print_result};
 pub use failpoints::{consumer_options_for, find_failing_consumer_seed, find_failing_seed, producer_options_for};
 pub use pipeline::failpoints::Failpoint;
 pub use producer::{ProducerSoakOptions, ProducerSoakResult, run};

@@ -20,7 +20,7 @@ use mongodb::bson::oid::ObjectId;
 
 pub use fencing::{FencingHistory, FencingViolation, LeaseHolder};
 use history::History;
-pub use report::{CheckReport, Violation, ViolationKind};
+pub use report::{CheckReport, HistoryViolation, ViolationKind};
 
 /// One event at the observed end.
 #[derive(Clone, Debug, PartialEq, Eq)]

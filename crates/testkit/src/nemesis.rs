@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::{Error, TestCluster};
 
-pub use fault::{BrokerFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
+pub use fault::{BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
 use inject::{FaultTarget, Injection, Repair, inject, repair};
 pub use plan::{FaultPlan, FaultProfile, PlannedFault};
 

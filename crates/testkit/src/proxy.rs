@@ -37,7 +37,7 @@ use tokio::{
 use acceptor::{ProxyAcceptor, ProxyCommand, ProxyLinks, ProxyPort};
 pub use connection::ProxyConnection;
 pub use counters::{ProxyCounters, Traffic};
-pub use fault::{CloseReason, Direction, FaultRule, NetworkFault};
+pub use fault::{Direction, FaultRule, NetworkFault, ProxyCloseReason};
 
 /// A running proxy. Dropping it closes its port and all its connections.
 #[derive(Debug)]

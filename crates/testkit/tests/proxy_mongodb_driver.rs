@@ -17,9 +17,8 @@ use mongodb::{
 use testkit::{
     mongo::{self, ScratchDatabase},
     proxy::{
-        CloseReason,
         Direction::{ToClient, ToTarget},
-        NetworkFault, Proxy, ProxyConnection, ProxyCounters,
+        NetworkFault, Proxy, ProxyCloseReason, ProxyConnection, ProxyCounters,
     },
     wait::wait_for,
 };
@@ -144,7 +143,7 @@ async fn a_cut_fails_all_commands_until_healed() {
     let insert = fixture.insert_without_response("done and cut").await;
     fixture.proxy.inject(NetworkFault::Cut).await;
     assert_eq!(io_kind(&failure(insert).await), io::ErrorKind::UnexpectedEof);
-    assert_eq!(fixture.pooled.close_reason(), Some(CloseReason::Cut));
+    assert_eq!(fixture.pooled.close_reason(), Some(ProxyCloseReason::Cut));
 
     fixture.wait_until_out_of_reach().await;
     fixture.proxy.heal().await;
@@ -157,7 +156,7 @@ async fn a_reset_is_seen_as_a_connection_reset() {
     let insert = fixture.insert_without_response("done and reset").await;
     fixture.proxy.inject(NetworkFault::Reset).await;
     assert_eq!(io_kind(&failure(insert).await), io::ErrorKind::ConnectionReset);
-    assert_eq!(fixture.pooled.close_reason(), Some(CloseReason::Reset));
+    assert_eq!(fixture.pooled.close_reason(), Some(ProxyCloseReason::Reset));
 
     let (accepted, reset) = (fixture.proxy.counters().accepted, fixture.proxy.counters().reset);
     wait_for("the driver to come back and be reset", LIMIT, async || {
@@ -297,7 +296,7 @@ async fn every_connection_can_be_made_to_fail_its_handshake() {
     fixture.proxy.inject_into_open(NetworkFault::Cut).await;
     fixture.wait_until_out_of_reach().await;
     let cut_short = |connection: &ProxyConnection| {
-        connection.close_reason() == Some(CloseReason::Cut) && connection.counters().to_client.delivered == 100
+        connection.close_reason() == Some(ProxyCloseReason::Cut) && connection.counters().to_client.delivered == 100
     };
     assert!(fixture.proxy.connections().iter().any(cut_short), "{:?}", fixture.proxy.counters());
     fixture.proxy.heal().await;

@@ -8,9 +8,8 @@ use std::{
 
 use testkit::{
     proxy::{
-        CloseReason,
         Direction::{ToClient, ToTarget},
-        NetworkFault, Proxy, ProxyCounters,
+        NetworkFault, Proxy, ProxyCloseReason, ProxyCounters,
     },
     wait::wait_for,
 };
@@ -104,7 +103,7 @@ async fn a_side_that_has_said_all_can_still_listen() {
     drop(server);
     assert_eq!(receive_all(&mut client).await.0, b"understood");
     wire.counters_reach("the connection to be closed", |seen| seen.open == 0).await;
-    assert_eq!(wire.proxy.connections()[0].close_reason(), Some(CloseReason::Closed));
+    assert_eq!(wire.proxy.connections()[0].close_reason(), Some(ProxyCloseReason::Closed));
 }
 
 #[tokio::test]
@@ -116,7 +115,7 @@ async fn a_reset_by_one_peer_reaches_the_other_as_a_reset() {
     drop(server);
     assert_eq!(receive_all(&mut client).await.1, RESET);
     wire.counters_reach("the connection to be over", |seen| seen.open == 0).await;
-    assert_eq!(wire.proxy.connections()[0].close_reason(), Some(CloseReason::Broken));
+    assert_eq!(wire.proxy.connections()[0].close_reason(), Some(ProxyCloseReason::Broken));
 }
 
 #[tokio::test]

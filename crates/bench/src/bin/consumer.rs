@@ -19,12 +19,12 @@ use bench::processes::{MeasuredPod, measure_consumed, measure_published, start_b
 use bench::raw_transactions::{
     CursorWrite, MODEL, OplogSummary, TransactionRate, aggregate, groups_as_written, measure_transactions,
 };
-use futures_util::{StreamExt, stream};
+use bench::source_events::{events_collection, insert_events};
+use futures_util::StreamExt;
 use local_cluster::usage::cpu_time;
 use local_cluster::{BrokerProcess, TopicEntity};
 use mongodb::bson::{Document, Timestamp, doc};
-use mongodb::options::{Acknowledgment, WriteConcern};
-use mongodb::{Client, Collection, Database, IndexModel};
+use mongodb::{Client, Database, IndexModel};
 use tempfile::TempDir;
 
 const WORKLOADS: [Workload; 3] = [
@@ -239,21 +239,11 @@ async fn server_pid(server: &mongodb::Client) -> u32 {
 
 /// Takes the aggregates in turn.
 async fn write(source: &Database, count: u64, each: u64) {
-    let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
-    let options = mongodb::options::CollectionOptions::builder().write_concern(majority).build();
-    let events: Collection<Document> = source.collection_with_options("events", options);
+    let events = events_collection(source);
     let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
     events.create_index(index).await.expect("an index");
     let aggregates = count / each;
-    let chunks = (0..count.div_ceil(1_000)).map(|chunk| {
-        let events = events.clone();
-        async move {
-            let numbers = chunk * 1_000..count.min((chunk + 1) * 1_000);
-            let documents: Vec<_> = numbers.map(|number| event(number, aggregates)).collect();
-            events.insert_many(documents).await.expect("events are written");
-        }
-    });
-    stream::iter(chunks).buffer_unordered(2).collect::<Vec<()>>().await;
+    insert_events(&events, count, |number| event(number, aggregates)).await;
 }
 
 fn event(number: u64, aggregates: u64) -> Document {

@@ -12,10 +12,11 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bench::processes::{MeasuredPod, measure_published, start_broker_with_topics};
-use futures_util::{StreamExt, stream};
+use bench::source_events::{events_collection, insert_events};
+use futures_util::StreamExt;
 use local_cluster::{BrokerProcess, TopicEntity};
 use mongodb::bson::{DateTime, Document, doc};
-use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
+use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
 use servicebus::Client;
 use tokio::sync::mpsc;
@@ -111,21 +112,13 @@ struct SourceBacklog {
 
 impl SourceBacklog {
     async fn write(database: &Database, count: u64, padding: usize) -> Self {
-        let events = collection(database);
+        let events = events_collection(database);
         // Leaves a distinct time between earlier events and the first one.
         let before = DateTime::now();
         sleep(Duration::from_millis(1_100)).await;
         let token = first_token(&events).await;
         let padding = "x".repeat(padding);
-        let chunks = (0..count.div_ceil(1_000)).map(|chunk| {
-            let (events, padding) = (events.clone(), padding.clone());
-            async move {
-                let numbers = chunk * 1_000..count.min((chunk + 1) * 1_000);
-                let documents: Vec<_> = numbers.map(|number| event(number, &padding)).collect();
-                events.insert_many(documents).await.expect("events are written");
-            }
-        });
-        stream::iter(chunks).buffer_unordered(2).collect::<Vec<()>>().await;
+        insert_events(&events, count, |number| event(number, &padding)).await;
         let start = DateTime::from_millis(before.timestamp_millis() + 1_000).try_to_rfc3339_string().expect("a time");
         Self { events, start, token }
     }
@@ -162,12 +155,6 @@ impl SourceBacklog {
     }
 }
 
-fn collection(database: &Database) -> Collection<Document> {
-    let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
-    let options = mongodb::options::CollectionOptions::builder().write_concern(majority).build();
-    database.collection_with_options("events", options)
-}
-
 async fn first_token(events: &Collection<Document>) -> Document {
     let stream = events.watch().await.expect("a change stream");
     let token = stream.resume_token().expect("a token");
@@ -182,7 +169,7 @@ fn event(number: u64, padding: &str) -> Document {
 
 /// The latency of each event, in milliseconds.
 async fn measure_live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
-    let events = collection(database);
+    let events = events_collection(database);
     // The pipeline starts at `now`: events written before its first checkpoint are not published.
     let warm = wait_for_checkpoint(database).await;
     assert!(warm, "the pod stored where it starts");

@@ -8,8 +8,8 @@
 use std::process::ExitCode;
 
 use bench::processes::headwater_binary;
-use bench::soak;
 use bench::soak::consumer::{ConsumerSoakOptions, run};
+use bench::soak::{self, print_result};
 use clap::Parser;
 
 /// Workloads in which a consumer could stall.
@@ -74,13 +74,9 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let round = async |seed| {
         let options = args.options(seed);
-        let outcome = run(&headwater_binary(), &options).await?;
-        let missing = outcome.missing(&options);
-        missing.iter().for_each(|what| println!("the run did not cover: {what}"));
-        println!("{outcome}\n{}", outcome.json());
-        Ok::<_, bench::soak::consumer::Error>(
-            outcome.is_clean() && missing.is_empty() && outcome.unexpected_exits.is_empty(),
-        )
+        let result = run(&headwater_binary(), &options).await?;
+        let is_complete = print_result(&result, &result.missing(&options), &result.json());
+        Ok::<_, bench::soak::consumer::Error>(result.is_clean() && is_complete && result.unexpected_exits.is_empty())
     };
     args.soak.rounds(round).await
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::processes::headwater_binary;
-use bench::soak::{self, ProducerSoakOptions, run};
+use bench::soak::{self, ProducerSoakOptions, print_result, run};
 use clap::Parser;
 use testkit::cluster::TopicConfig;
 use testkit::nemesis::FaultProfile;
@@ -48,13 +48,11 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let round = async |seed| {
         let options = args.options(seed);
-        let outcome = run(&headwater_binary(), &options).await?;
-        let missing = outcome.missing(&options);
-        missing.iter().for_each(|what| println!("the run did not cover: {what}"));
-        println!("{outcome}\n{}", outcome.json("producer"));
-        let copies = outcome.report.most_duplicates_in_a_term() <= args.most_copies;
-        let good = outcome.is_clean() && copies && missing.is_empty() && outcome.unexpected_exits.is_empty();
-        Ok::<_, testkit::cluster::Error>(good)
+        let result = run(&headwater_binary(), &options).await?;
+        let is_complete = print_result(&result, &result.missing(&options), &result.json("producer"));
+        let has_few_copies = result.report.most_duplicates_in_a_term() <= args.most_copies;
+        let is_good = result.is_clean() && has_few_copies && is_complete && result.unexpected_exits.is_empty();
+        Ok::<_, testkit::cluster::Error>(is_good)
     };
     args.soak.rounds(round).await
 }

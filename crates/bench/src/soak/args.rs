@@ -1,5 +1,6 @@
 //! The arguments that all soaks share, and their rounds: one seed after the other.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -57,4 +58,11 @@ impl SoakArgs {
         }
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// Prints the result, with the JSON as the last line. Returns whether the run covered everything it should.
+pub fn print_result(result: &impl Display, missing: &[String], json: &serde_json::Value) -> bool {
+    missing.iter().for_each(|what| println!("the run did not cover: {what}"));
+    println!("{result}\n{json}");
+    missing.is_empty()
 }

@@ -125,12 +125,12 @@ pub async fn differences(views: &Database, expected: &ExpectedModels) -> Result<
     Ok(lines)
 }
 
-type StoredModel = BTreeMap<String, BTreeMap<String, Bson>>;
+type StoredDocuments = BTreeMap<String, BTreeMap<String, Bson>>;
 
-async fn read(views: &Database, model: &str) -> Result<StoredModel, mongodb::error::Error> {
+async fn read(views: &Database, model: &str) -> Result<StoredDocuments, mongodb::error::Error> {
     let collection = views.collection::<Document>(model);
     let mut found = collection.find(doc! {}).read_concern(ReadConcern::majority()).await?;
-    let mut stored = StoredModel::new();
+    let mut stored = StoredDocuments::new();
     while let Some(mut document) = found.try_next().await? {
         let key = document.remove("_id").map_or(String::new(), |id| id.as_str().map_or(id.to_string(), str::to_owned));
         stored.insert(key, document.into_iter().collect());

@@ -13,7 +13,7 @@ use testkit::cluster::{
     CoordinationObserver, Error, MongoTopology, TestCluster, TestClusterConfig, TopicConfig, UnexpectedExit,
 };
 use testkit::load::{Load, LoadResult};
-use testkit::nemesis::{self, BrokerFault, ClusterFault, FaultPlan, FaultProfile, PodFault, PrimaryFault};
+use testkit::nemesis::{self, BrokerProcessFault, ClusterFault, FaultPlan, FaultProfile, PodFault, PrimaryFault};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -191,8 +191,8 @@ impl ProducerSoakResult {
             "faults": faults.injected(),
             "faults_in_flight": faults.in_flight(),
             "primary_killed": faults.counts(ClusterFault::Primary(PrimaryFault::Kill)).injected,
-            "throttled": effects(BrokerFault::Throttle),
-            "acknowledgements_lost": effects(BrokerFault::LoseAcknowledgements),
+            "throttled": effects(BrokerProcessFault::Throttle),
+            "acknowledgements_lost": effects(BrokerProcessFault::LoseAcknowledgements),
             "pod_deaths": unexpected_exits.len(),
             "seconds": (took.as_secs_f64() * 10.0).round() / 10.0,
         })

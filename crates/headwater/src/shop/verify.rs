@@ -45,8 +45,8 @@ impl fmt::Display for ShopCheckResult {
 pub(crate) async fn verify(events: &Collection<Document>, views: &Database) -> anyhow::Result<ShopCheckResult> {
     let mut result = ShopCheckResult::default();
     let mut totals = ExpectedTotals::default();
-    let mut summaries = StoredModel::open(views, "order_summary").await?;
-    let mut opens = StoredModel::open(views, "open_orders").await?;
+    let mut summaries = StoredModelReader::open(views, "order_summary").await?;
+    let mut opens = StoredModelReader::open(views, "open_orders").await?;
     let sorted = read(events).sort(doc! { "aggregateId": 1, "version": 1 });
     let mut found = sorted.batch_size(1_000).await.map_err(failed("failed to read the events"))?;
     let mut order: Option<(String, ExpectedOrder)> = None;
@@ -70,7 +70,7 @@ pub(crate) async fn verify(events: &Collection<Document>, views: &Database) -> a
     }
     for (name, view) in [("customers", totals.customers), ("products", totals.products), ("sales_by_day", totals.days)]
     {
-        let mut stored = StoredModel::open(views, name).await?;
+        let mut stored = StoredModelReader::open(views, name).await?;
         stored.expect_all(view).await?;
         result.add_model(&stored);
     }
@@ -78,7 +78,7 @@ pub(crate) async fn verify(events: &Collection<Document>, views: &Database) -> a
 }
 
 impl ShopCheckResult {
-    fn add_model(&mut self, stored: &StoredModel) {
+    fn add_model(&mut self, stored: &StoredModelReader) {
         self.documents += stored.seen;
         if stored.wrong > 0 {
             self.wrong.push((stored.name, stored.wrong));
@@ -88,8 +88,8 @@ impl ShopCheckResult {
 
 async fn compare_order(
     order: Option<(String, ExpectedOrder)>,
-    summaries: &mut StoredModel,
-    opens: &mut StoredModel,
+    summaries: &mut StoredModelReader,
+    opens: &mut StoredModelReader,
 ) -> anyhow::Result<()> {
     let Some((id, ExpectedOrder { summary, open })) = order else { return Ok(()) };
     summaries.expect(&id, summary).await?;
@@ -97,7 +97,7 @@ async fn compare_order(
 }
 
 /// A stored read model, read in the order of its keys.
-struct StoredModel {
+struct StoredModelReader {
     name: &'static str,
     cursor: Cursor<Document>,
     next: Option<(String, NormalizedDocument)>,
@@ -105,7 +105,7 @@ struct StoredModel {
     wrong: u64,
 }
 
-impl StoredModel {
+impl StoredModelReader {
     async fn open(views: &Database, name: &'static str) -> anyhow::Result<Self> {
         let collection = views.collection::<Document>(name);
         let cursor = read(&collection).sort(doc! { "_id": 1 }).await.map_err(failed("failed to read a read model"))?;

@@ -6,7 +6,7 @@ use bench::soak::{ProducerSoakOptions, ProducerSoakResult, find_failing_seed, pr
 use pipeline::failpoints::Failpoint;
 use testkit::cluster::TopicConfig;
 use testkit::load::Load;
-use testkit::nemesis::{BrokerFault, ClusterFault, FaultProfile};
+use testkit::nemesis::{BrokerProcessFault, ClusterFault, FaultProfile};
 
 use super::BINARY;
 
@@ -38,7 +38,7 @@ async fn throttling_and_lost_acknowledgements_lose_no_event() {
     let load = Load { aggregates: 40, run_length: 2..=8, ..cut.load.clone() };
     let outcome =
         assert_clean_run(ProducerSoakOptions { topic, load, profile: FaultProfile::faulty_broker(), ..cut }).await;
-    for harm in [BrokerFault::Throttle, BrokerFault::LoseAcknowledgements] {
+    for harm in [BrokerProcessFault::Throttle, BrokerProcessFault::LoseAcknowledgements] {
         let counts = outcome.faults.counts(ClusterFault::Broker(harm));
         assert!(counts.in_flight > 0 && counts.effects > 0, "{harm:?} met nothing: {outcome}");
     }

@@ -7,7 +7,7 @@ use bench::soak::SubscriptionReader;
 use testkit::checker::{CheckReport, Checker, DuplicatePolicy, ViolationKind};
 use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 use testkit::load::Load;
-use testkit::nemesis::{self, BrokerFault, ClusterFault, FaultPlan, PlannedFault};
+use testkit::nemesis::{self, BrokerProcessFault, ClusterFault, FaultPlan, PlannedFault};
 use testkit::wait::try_wait_for;
 
 use super::BINARY;
@@ -27,7 +27,7 @@ async fn run_pipeline(bug: PublisherBug) -> CheckReport {
     let load = Load { events: EVENTS, aggregates: 40, writers: 4, ..Load::default() };
     let (events, writers_checker) = (cluster.events(), Arc::clone(&checker));
     let writing = tokio::spawn(async move { load.write(&events, &writers_checker).await });
-    let kill = ClusterFault::Broker(BrokerFault::Kill);
+    let kill = ClusterFault::Broker(BrokerProcessFault::Kill);
     let [first, second] = [100, 400].map(|after| PlannedFault {
         after: Duration::from_millis(after),
         fault: kill,

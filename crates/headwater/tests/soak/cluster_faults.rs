@@ -6,7 +6,7 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc};
 use testkit::cluster::{MongoTopology, ProcessState, TestCluster, TestClusterConfig};
 use testkit::nemesis::{
-    self, BrokerFault, ClusterFault, FaultPlan, FaultReport, LinkFault, LinkTarget, PlannedFault, PodFault,
+    self, BrokerProcessFault, ClusterFault, FaultPlan, FaultReport, LinkFault, LinkTarget, PlannedFault, PodFault,
     PodSelector, PrimaryFault,
 };
 use testkit::process::Program;
@@ -147,10 +147,10 @@ async fn a_killed_broker_restarts_with_its_port_and_messages() {
     let client = servicebus::Client::new(&cluster.broker().connection_string(), servicebus::Config::default()).unwrap();
     let message = servicebus::Message::new("kept").with_session("a").encode();
     client.sender(cluster.broker().topic()).send(&message).await.unwrap();
-    assert_injected(&mut cluster, ClusterFault::Broker(BrokerFault::Kill)).await;
+    assert_injected(&mut cluster, ClusterFault::Broker(BrokerProcessFault::Kill)).await;
     assert_eq!(cluster.broker().active_messages().await.unwrap(), 1);
-    assert_injected(&mut cluster, ClusterFault::Broker(BrokerFault::Pause)).await;
-    assert_injected(&mut cluster, ClusterFault::Broker(BrokerFault::LoseAcknowledgements)).await;
+    assert_injected(&mut cluster, ClusterFault::Broker(BrokerProcessFault::Pause)).await;
+    assert_injected(&mut cluster, ClusterFault::Broker(BrokerProcessFault::LoseAcknowledgements)).await;
     assert_eq!(cluster.broker().active_messages().await.unwrap(), 1);
     cluster.broker().inject_fault(r#"{"kind": "server_busy"}"#).await.unwrap();
     let refused = client.sender(cluster.broker().topic()).send(&message).await.unwrap_err();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::DuplicatePolicy;
 use super::history::{AggregateHistory, History, RecordedEvent};
-use super::report::{CheckReport, Violation, ViolationKind};
+use super::report::{CheckReport, HistoryViolation, ViolationKind};
 
 /// How many neighbours a violation shows on either side.
 const CONTEXT: usize = 4;
@@ -71,10 +71,10 @@ fn violation(
     sequence: i64,
     position: usize,
     itself: Option<usize>,
-) -> Violation {
+) -> HistoryViolation {
     let written = aggregate.written.len();
     let context = show_context(aggregate, position, itself);
-    Violation { kind, aggregate: aggregate.name.to_string(), sequence, written, context }
+    HistoryViolation { kind, aggregate: aggregate.name.to_string(), sequence, written, context }
 }
 
 /// The observed events around a position: `… 3·t1 4·t1 [2·t2] 5·t2 …`.

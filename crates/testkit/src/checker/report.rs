@@ -14,7 +14,7 @@ const MAX_SHOWN: usize = 20;
 pub struct CheckReport {
     pub counts: CheckerCounts,
     /// The first thousand violations.
-    pub violations: Vec<Violation>,
+    pub violations: Vec<HistoryViolation>,
     /// Of all violations, including those that were not kept.
     pub(super) by_kind: BTreeMap<ViolationKind, u64>,
     /// Writes without acknowledgement, and how many of them were observed.
@@ -26,7 +26,7 @@ pub struct CheckReport {
 
 /// One broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct HistoryViolation {
     pub kind: ViolationKind,
     pub aggregate: String,
     pub sequence: i64,
@@ -70,7 +70,7 @@ impl CheckReport {
         self.duplicates.values().sum()
     }
 
-    pub(super) fn add(&mut self, violation: Violation) {
+    pub(super) fn add(&mut self, violation: HistoryViolation) {
         *self.by_kind.entry(violation.kind).or_default() += 1;
         if self.violations.len() < MAX_KEPT {
             self.violations.push(violation);
@@ -97,7 +97,7 @@ impl fmt::Display for CheckReport {
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for HistoryViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, aggregate, sequence, written, context } = self;
         write!(f, "{kind}: `{aggregate}` {sequence} of {written}: {context}")

@@ -10,7 +10,7 @@ use crate::proxy::{Direction, NetworkFault};
 pub enum ClusterFault {
     Pod(PodSelector, PodFault),
     Primary(PrimaryFault),
-    Broker(BrokerFault),
+    Broker(BrokerProcessFault),
     /// Between one pod and MongoDB or the broker.
     Link(PodSelector, LinkTarget, LinkFault),
 }
@@ -47,7 +47,7 @@ pub enum PrimaryFault {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BrokerFault {
+pub enum BrokerProcessFault {
     /// SIGKILL, then a restart on the same folder and port.
     Kill,
     Pause,
@@ -114,10 +114,12 @@ impl fmt::Display for ClusterFault {
             Self::Primary(PrimaryFault::Kill) => f.write_str("kill the primary"),
             Self::Primary(PrimaryFault::Pause) => f.write_str("pause the primary"),
             Self::Primary(PrimaryFault::StepDown) => f.write_str("step the primary down"),
-            Self::Broker(BrokerFault::Kill) => f.write_str("kill the broker"),
-            Self::Broker(BrokerFault::Pause) => f.write_str("pause the broker"),
-            Self::Broker(BrokerFault::Throttle) => f.write_str("throttle at the broker"),
-            Self::Broker(BrokerFault::LoseAcknowledgements) => f.write_str("lose acknowledgements at the broker"),
+            Self::Broker(BrokerProcessFault::Kill) => f.write_str("kill the broker"),
+            Self::Broker(BrokerProcessFault::Pause) => f.write_str("pause the broker"),
+            Self::Broker(BrokerProcessFault::Throttle) => f.write_str("throttle at the broker"),
+            Self::Broker(BrokerProcessFault::LoseAcknowledgements) => {
+                f.write_str("lose acknowledgements at the broker")
+            }
             Self::Link(selector, target, fault) => {
                 let target = match target {
                     LinkTarget::Mongo => "MongoDB",

@@ -1,6 +1,6 @@
 //! Injects one fault, and repairs it.
 
-use super::fault::{BrokerFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
+use super::fault::{BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
 use super::pause_past_locks::{PausedPod, pause_with_unsettled, resume_after_takeover};
 use crate::cluster::{Error, ProcessState, TestCluster};
 
@@ -84,22 +84,22 @@ async fn inject_into_primary(cluster: &mut TestCluster, fault: PrimaryFault) -> 
     Ok(Injection::Active(Repair::HealMongo))
 }
 
-async fn inject_into_broker(target: FaultTarget<'_>, fault: BrokerFault) -> Injection {
+async fn inject_into_broker(target: FaultTarget<'_>, fault: BrokerProcessFault) -> Injection {
     let broker = target.cluster.broker_mut();
     if broker.state() != ProcessState::Running {
         return Injection::NoTarget;
     }
     let (kind, one_in) = match fault {
-        BrokerFault::Kill => {
+        BrokerProcessFault::Kill => {
             broker.kill().await;
             return Injection::Active(Repair::RestartBroker);
         }
-        BrokerFault::Pause => {
+        BrokerProcessFault::Pause => {
             broker.pause().await;
             return Injection::Active(Repair::ResumeBroker);
         }
-        BrokerFault::Throttle => ("server_busy", 8),
-        BrokerFault::LoseAcknowledgements => ("lose_acknowledgement", 40),
+        BrokerProcessFault::Throttle => ("server_busy", 8),
+        BrokerProcessFault::LoseAcknowledgements => ("lose_acknowledgement", 40),
     };
     // One at a time, so that every effect counted from now on belongs to this fault.
     if target.active.iter().any(|active| matches!(active, Repair::ClearBrokerFaults(_))) {

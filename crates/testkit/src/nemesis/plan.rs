@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::fault::{BrokerFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
+use super::fault::{BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
 
 /// One step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +91,10 @@ impl FaultProfile {
         let broker = |fault| vec![ClusterFault::Broker(fault)];
         let link = |fault| vec![ClusterFault::Link(PodSelector::Leader, LinkTarget::Broker, fault)];
         profile.groups.extend([
-            (2, broker(BrokerFault::Kill)),
-            (1, broker(BrokerFault::Pause)),
-            (2, broker(BrokerFault::Throttle)),
-            (2, broker(BrokerFault::LoseAcknowledgements)),
+            (2, broker(BrokerProcessFault::Kill)),
+            (1, broker(BrokerProcessFault::Pause)),
+            (2, broker(BrokerProcessFault::Throttle)),
+            (2, broker(BrokerProcessFault::LoseAcknowledgements)),
             (1, link(LinkFault::Cut)),
             (1, link(LinkFault::Reset)),
             (1, link(LinkFault::BlackHole)),
@@ -123,7 +123,7 @@ impl FaultProfile {
             gap: millis(0, 0),
             once: vec![
                 vec![ClusterFault::Primary(PrimaryFault::Kill)],
-                vec![ClusterFault::Broker(BrokerFault::Kill)],
+                vec![ClusterFault::Broker(BrokerProcessFault::Kill)],
                 vec![ClusterFault::Pod(PodSelector::Standby, PausePastLocks)],
             ],
         }
@@ -195,7 +195,7 @@ impl FaultProfile {
                 1,
                 vec![
                     ClusterFault::Link(PodSelector::Leader, LinkTarget::Broker, LinkFault::Delay),
-                    ClusterFault::Broker(BrokerFault::Throttle),
+                    ClusterFault::Broker(BrokerProcessFault::Throttle),
                 ],
             )],
             gap: millis(0, 0),
@@ -213,8 +213,8 @@ impl FaultProfile {
             interval: millis(200, 600),
             duration: millis(900, 1_500),
             groups: vec![
-                (3, broker(BrokerFault::Throttle)),
-                (3, broker(BrokerFault::LoseAcknowledgements)),
+                (3, broker(BrokerProcessFault::Throttle)),
+                (3, broker(BrokerProcessFault::LoseAcknowledgements)),
                 (1, vec![ClusterFault::Pod(PodSelector::Leader, PodFault::Kill)]),
             ],
             gap: millis(0, 0),

@@ -10,7 +10,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, select, sync::watch, try_join};
 use super::{
     Direction, NetworkFault,
     counters::{ConnectionMeters, ProxyCounters, TrafficMeter},
-    fault::{ByteFlow, CloseReason, FaultRule},
+    fault::{ByteFlow, FaultRule, ProxyCloseReason},
     pump::pump,
 };
 
@@ -45,7 +45,7 @@ impl ProxyConnection {
     }
 
     /// Why it closed; `None` while it is open.
-    pub fn close_reason(&self) -> Option<CloseReason> {
+    pub fn close_reason(&self) -> Option<ProxyCloseReason> {
         self.0.close_reason.get().copied()
     }
 }
@@ -58,7 +58,7 @@ pub(super) struct ProxyLink {
     /// Here `FaultRule::bytes` counts from the start of the connection.
     rules: Mutex<Vec<FaultRule>>,
     meters: ConnectionMeters,
-    close_reason: OnceLock<CloseReason>,
+    close_reason: OnceLock<ProxyCloseReason>,
 }
 
 impl ProxyLink {
@@ -121,8 +121,8 @@ impl ProxyLink {
         ProxyCounters {
             accepted: 1,
             open: close_reason.is_none().into(),
-            cut: (close_reason == Some(&CloseReason::Cut)).into(),
-            reset: (close_reason == Some(&CloseReason::Reset)).into(),
+            cut: (close_reason == Some(&ProxyCloseReason::Cut)).into(),
+            reset: (close_reason == Some(&ProxyCloseReason::Reset)).into(),
             to_target: self.meter(Direction::ToTarget).read(),
             to_client: self.meter(Direction::ToClient).read(),
         }
@@ -142,24 +142,24 @@ impl ProxyLink {
         self.close_reason.get_or_init(|| close_reason);
     }
 
-    async fn dial(&self, target: &[SocketAddr]) -> Result<TcpStream, CloseReason> {
+    async fn dial(&self, target: &[SocketAddr]) -> Result<TcpStream, ProxyCloseReason> {
         select! {
             biased;
             // cancel-safe: both; a dropped dial leaves no connection
             close_reason = self.wait_for_close_fault() => Err(close_reason),
             dialled = TcpStream::connect(target) => match dialled {
                 // Without this, small requests would wait for more bytes and the proxy would be slower than a real network.
-                Ok(stream) => stream.set_nodelay(true).map(|()| stream).map_err(|_| CloseReason::Broken),
+                Ok(stream) => stream.set_nodelay(true).map(|()| stream).map_err(|_| ProxyCloseReason::Broken),
                 Err(_) => {
                     // The client must not learn that the target is down while the fault hides all responses.
                     self.wait_until_responses_pass().await;
-                    Err(CloseReason::Broken)
+                    Err(ProxyCloseReason::Broken)
                 }
             },
         }
     }
 
-    async fn forward(&self, client: &mut TcpStream, target: &mut TcpStream) -> CloseReason {
+    async fn forward(&self, client: &mut TcpStream, target: &mut TcpStream) -> ProxyCloseReason {
         let (from_client, to_client) = client.split();
         let (from_target, to_target) = target.split();
         let both = async {
@@ -172,11 +172,11 @@ impl ProxyLink {
             biased;
             // cancel-safe: the close is final, so bytes in flight are meant to be lost
             close_reason = self.wait_for_close_fault() => close_reason,
-            forwarded = both => forwarded.err().unwrap_or(CloseReason::Closed),
+            forwarded = both => forwarded.err().unwrap_or(ProxyCloseReason::Closed),
         }
     }
 
-    async fn wait_for_close_fault(&self) -> CloseReason {
+    async fn wait_for_close_fault(&self) -> ProxyCloseReason {
         let mut faults = self.faults();
         let fault = faults.wait_for(|fault| fault.is_some_and(|fault| fault.close_reason().is_some())).await;
         let fault = *fault.expect("the sender lives in this link");
@@ -200,14 +200,14 @@ impl ProxyLink {
 }
 
 /// Closes a socket so that its peer sees FIN or RST as the reason requires. Errors mean that the peer closed first.
-async fn close(mut stream: TcpStream, close_reason: CloseReason) {
+async fn close(mut stream: TcpStream, close_reason: ProxyCloseReason) {
     match close_reason {
-        CloseReason::Closed => {}
-        CloseReason::Cut => {
+        ProxyCloseReason::Closed => {}
+        ProxyCloseReason::Cut => {
             let _ = stream.shutdown().await;
             drain(&stream);
         }
-        CloseReason::Broken | CloseReason::Reset => {
+        ProxyCloseReason::Broken | ProxyCloseReason::Reset => {
             let _ = stream.set_zero_linger();
         }
     }

@@ -38,10 +38,10 @@ impl NetworkFault {
     }
 
     /// How this fault closes a connection, if it does.
-    pub(super) fn close_reason(self) -> Option<CloseReason> {
+    pub(super) fn close_reason(self) -> Option<ProxyCloseReason> {
         match self {
-            NetworkFault::Cut => Some(CloseReason::Cut),
-            NetworkFault::Reset => Some(CloseReason::Reset),
+            NetworkFault::Cut => Some(ProxyCloseReason::Cut),
+            NetworkFault::Reset => Some(ProxyCloseReason::Reset),
             NetworkFault::BlackHole
             | NetworkFault::HalfOpen { .. }
             | NetworkFault::Freeze
@@ -73,7 +73,7 @@ pub struct FaultRule {
 
 /// Why a connection through the proxy closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
+pub enum ProxyCloseReason {
     /// Both peers closed their side.
     Closed,
     /// A peer disconnected, or the target was unreachable; the other peer was reset.
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn only_a_cut_and_a_reset_close_a_connection() {
-        assert_eq!(NetworkFault::Cut.close_reason(), Some(CloseReason::Cut));
-        assert_eq!(NetworkFault::Reset.close_reason(), Some(CloseReason::Reset));
+        assert_eq!(NetworkFault::Cut.close_reason(), Some(ProxyCloseReason::Cut));
+        assert_eq!(NetworkFault::Reset.close_reason(), Some(ProxyCloseReason::Reset));
         for lasting in [
             NetworkFault::BlackHole,
             NetworkFault::HalfOpen { dead: ToClient },

@@ -17,7 +17,7 @@ use super::{
     connection::ProxyLink,
     counters::TrafficMeter,
     delay_queue::{DelayQueue, NextBytes},
-    fault::{ByteFlow, CloseReason},
+    fault::{ByteFlow, ProxyCloseReason},
 };
 
 const READ_SIZE: usize = 16 * 1024;
@@ -28,7 +28,7 @@ pub(super) async fn pump(
     direction: Direction,
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
-) -> Result<(), CloseReason> {
+) -> Result<(), ProxyCloseReason> {
     let mut fault = link.faults();
     let mut state = Pump {
         link,
@@ -69,11 +69,11 @@ struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    async fn step(&mut self, byte_flow: ByteFlow) -> Result<PumpStep, CloseReason> {
+    async fn step(&mut self, byte_flow: ByteFlow) -> Result<PumpStep, ProxyCloseReason> {
         match byte_flow {
-            ByteFlow::Flow { .. } if self.lost_bytes => Err(CloseReason::Reset),
+            ByteFlow::Flow { .. } if self.lost_bytes => Err(ProxyCloseReason::Reset),
             // A peer that disconnected is reported to the other peer as a reset.
-            ByteFlow::Flow { delay } => self.forward(delay).await.map_err(|_| CloseReason::Broken),
+            ByteFlow::Flow { delay } => self.forward(delay).await.map_err(|_| ProxyCloseReason::Broken),
             ByteFlow::Drop => self.drop_bytes().await,
             ByteFlow::Hold => self.hold().await,
             ByteFlow::Stop => pending().await,
@@ -112,7 +112,7 @@ impl Pump<'_> {
         self.link.apply_due_rules(self.direction);
     }
 
-    async fn drop_bytes(&mut self) -> Result<PumpStep, CloseReason> {
+    async fn drop_bytes(&mut self) -> Result<PumpStep, ProxyCloseReason> {
         let discarded = self.queue.discard_all();
         self.count_lost(discarded);
         if self.queue.has_ended() {
@@ -138,7 +138,7 @@ impl Pump<'_> {
         self.lost_bytes |= count > 0;
     }
 
-    async fn hold(&mut self) -> Result<PumpStep, CloseReason> {
+    async fn hold(&mut self) -> Result<PumpStep, ProxyCloseReason> {
         // Peeks only; `forward` meets a failure after the heal.
         if self.queue.next(Duration::ZERO).is_some() || self.from.peek(&mut self.scratch[..1]).await.is_ok() {
             self.meter.withheld.fetch_add(1, Relaxed);
