@@ -14,17 +14,17 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct DependencyPolicy {
-    licenses: Licenses,
-    bans: Bans,
+    licenses: LicensePolicy,
+    bans: BanPolicy,
 }
 
 #[derive(Deserialize)]
-struct Licenses {
+struct LicensePolicy {
     allow: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Bans {
+struct BanPolicy {
     skip: Vec<AllowedDuplicate>,
     deny: Vec<BannedCrate>,
 }
@@ -143,7 +143,7 @@ fn reachable_packages(metadata: &Metadata, dev: bool) -> Vec<&Package> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bans, DependencyPolicy, Licenses, graph, reachable_packages, violations};
+    use super::{BanPolicy, DependencyPolicy, LicensePolicy, graph, reachable_packages, violations};
 
     fn lines(policy: &DependencyPolicy) -> Vec<String> {
         let metadata =
@@ -153,7 +153,7 @@ mod tests {
 
     fn policy(allow: &[&str]) -> DependencyPolicy {
         let allow = allow.iter().map(|license| (*license).to_owned()).collect();
-        DependencyPolicy { licenses: Licenses { allow }, bans: Bans { skip: vec![], deny: vec![] } }
+        DependencyPolicy { licenses: LicensePolicy { allow }, bans: BanPolicy { skip: vec![], deny: vec![] } }
     }
 
     #[test]

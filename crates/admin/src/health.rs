@@ -40,11 +40,11 @@ pub struct HealthReport {
     pub live: bool,
     pub ready: bool,
     pub stopping: bool,
-    pub services: Vec<ServiceReport>,
+    pub services: Vec<ServiceHealthReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ServiceReport {
+pub struct ServiceHealthReport {
     pub name: &'static str,
     pub role: &'static str,
     pub ready: bool,
@@ -81,7 +81,7 @@ impl PodHealth {
 }
 
 impl ServiceHealth {
-    fn evaluate(&self, now: Instant) -> ServiceReport {
+    fn evaluate(&self, now: Instant) -> ServiceHealthReport {
         let loops: Vec<_> = self.loops.iter().map(|one| LoopReport::new(one, now)).collect();
         let stalled = loops.iter().find(|one| one.state == LoopState::Stalled);
         let reason = match (&self.readiness, stalled) {
@@ -89,11 +89,11 @@ impl ServiceHealth {
             (Readiness::Ready, Some(one)) => Some(format!("{} is stalled", one.name)),
             (Readiness::Ready, None) => None,
         };
-        ServiceReport { name: self.name, role: self.role, ready: reason.is_none(), reason, loops }
+        ServiceHealthReport { name: self.name, role: self.role, ready: reason.is_none(), reason, loops }
     }
 }
 
-impl ServiceReport {
+impl ServiceHealthReport {
     pub fn stalled(&self) -> impl Iterator<Item = &LoopReport> {
         self.loops.iter().filter(|one| one.state == LoopState::Stalled)
     }
@@ -115,13 +115,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::liveness::Activity;
+    use crate::liveness::LoopActivity;
 
     const LIMIT: Duration = Duration::from_secs(30);
 
     /// All loops of a leader, with a heartbeat at `at`.
     fn leader(at: Instant) -> PodHealth {
-        let running = |name| LoopLiveness { name, activity: Activity::Active { at }, limit: LIMIT };
+        let running = |name| LoopLiveness { name, activity: LoopActivity::Active { at }, limit: LIMIT };
         let service =
             |name, role, loops| ServiceHealth { name, role, readiness: Readiness::Ready, loops: Vec::from_iter(loops) };
         PodHealth {
@@ -147,10 +147,11 @@ mod tests {
         for (at, name) in [(0, "elector"), (1, "capture"), (1, "publish"), (2, "sessions"), (2, "applier")] {
             let mut health = leader(start + LIMIT);
             let stalled = health.services[at].loops.iter_mut().find(|one| one.name == name).unwrap();
-            stalled.activity = Activity::Active { at: start };
+            stalled.activity = LoopActivity::Active { at: start };
             let report = health.evaluate(start + LIMIT + Duration::from_secs(1));
             assert!(!report.live && !report.ready, "{name}");
-            let found: Vec<_> = report.services.iter().flat_map(ServiceReport::stalled).map(|one| one.name).collect();
+            let found: Vec<_> =
+                report.services.iter().flat_map(ServiceHealthReport::stalled).map(|one| one.name).collect();
             assert_eq!(found, [name]);
             assert_eq!(report.services[at].reason.as_deref(), Some(&*format!("{name} is stalled")));
         }

@@ -34,7 +34,7 @@ mod time;
 pub use health::{PodHealth, Readiness, ServiceHealth};
 pub use history::HistoryPoint;
 pub use latency::{LatencyBuckets, LatencyHistogram};
-pub use liveness::{Activity, Heartbeat, LoopLiveness, ProgressTracker};
+pub use liveness::{Heartbeat, LoopActivity, LoopLiveness, ProgressTracker};
 pub use metrics::PodSample;
 pub use operator::{OperatorAccess, OperatorActions, OperatorToken};
 pub use server::{AdminServer, Error, PodTelemetry, RunningServer};

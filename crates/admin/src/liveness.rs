@@ -1,6 +1,6 @@
 //! Whether a loop still runs: its last heartbeat, and the decision that it is stalled.
 //!
-//! A loop without work reports [`Activity::Idle`] and may stay idle for ever. An active loop must send a heartbeat within its limit. A loop either
+//! A loop without work reports [`LoopActivity::Idle`] and may stay idle for ever. An active loop must send a heartbeat within its limit. A loop either
 //! holds a [`Heartbeat`], or a [`ProgressTracker`] derives its activity from a counter that the loop moves. Pure: `now` is an argument.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// What a loop reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activity {
+pub enum LoopActivity {
     /// Has no work.
     Idle,
     /// Has work; `at` is its last heartbeat.
@@ -20,7 +20,7 @@ pub enum Activity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopLiveness {
     pub name: &'static str,
-    pub activity: Activity,
+    pub activity: LoopActivity,
     /// The longest allowed time between heartbeats.
     pub limit: Duration,
 }
@@ -37,8 +37,8 @@ pub enum Liveness {
 impl LoopLiveness {
     pub fn evaluate(&self, now: Instant) -> Liveness {
         match self.activity {
-            Activity::Idle => Liveness::Idle,
-            Activity::Active { at } => {
+            LoopActivity::Idle => Liveness::Idle,
+            LoopActivity::Active { at } => {
                 let silence = now.saturating_duration_since(at);
                 if silence > self.limit { Liveness::Stalled(silence) } else { Liveness::Running }
             }
@@ -71,10 +71,10 @@ impl Heartbeat {
         self.last.store(0, Relaxed);
     }
 
-    pub fn activity(&self) -> Activity {
+    pub fn activity(&self) -> LoopActivity {
         match self.last.load(Relaxed) {
-            0 => Activity::Idle,
-            nanos => Activity::Active { at: self.origin + Duration::from_nanos(nanos - 1) },
+            0 => LoopActivity::Idle,
+            nanos => LoopActivity::Active { at: self.origin + Duration::from_nanos(nanos - 1) },
         }
     }
 }
@@ -85,14 +85,14 @@ pub struct ProgressTracker(Mutex<Option<(u64, Instant)>>);
 
 impl ProgressTracker {
     /// An idle loop counts as alive at `now`, so that the limit starts when work arrives.
-    pub fn observe(&self, counter: u64, idle: bool, now: Instant) -> Activity {
+    pub fn observe(&self, counter: u64, idle: bool, now: Instant) -> LoopActivity {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = match *last {
             Some((before, at)) if before == counter && !idle => at,
             _ => now,
         };
         *last = Some((counter, at));
-        if idle { Activity::Idle } else { Activity::Active { at } }
+        if idle { LoopActivity::Idle } else { LoopActivity::Active { at } }
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    fn evaluated(activity: Activity, now: Instant) -> Liveness {
+    fn evaluated(activity: LoopActivity, now: Instant) -> Liveness {
         LoopLiveness { name: "capture", activity, limit: LIMIT }.evaluate(now)
     }
 
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_loop_is_stalled_only_after_its_limit() {
         let start = Instant::now();
-        let activity = Activity::Active { at: start };
+        let activity = LoopActivity::Active { at: start };
         assert_eq!(evaluated(activity, start), Liveness::Running);
         assert_eq!(evaluated(activity, after(start, 10)), Liveness::Running);
         assert_eq!(evaluated(activity, after(start, 11)), Liveness::Stalled(Duration::from_secs(11)));
@@ -143,13 +143,13 @@ mod tests {
         let start = Instant::now();
         let heartbeat = Heartbeat::new(start);
         heartbeat.beat(start);
-        assert_eq!(heartbeat.activity(), Activity::Active { at: start });
+        assert_eq!(heartbeat.activity(), LoopActivity::Active { at: start });
     }
 
     #[test]
     fn a_heartbeat_from_the_future_is_not_stalled() {
         let start = Instant::now();
-        assert_eq!(evaluated(Activity::Active { at: after(start, 60) }, start), Liveness::Running);
+        assert_eq!(evaluated(LoopActivity::Active { at: after(start, 60) }, start), Liveness::Running);
     }
 
     #[test]

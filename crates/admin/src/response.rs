@@ -48,7 +48,7 @@ pub(crate) fn metrics(body: String) -> AdminResponse {
 }
 
 pub(crate) fn allow_get_only() -> AdminResponse {
-    method_not_allowed("GET, HEAD", "read-only: use GET or HEAD\n")
+    method_not_allowed("GET, HEAD", "this path is read-only: use GET or HEAD\n")
 }
 
 pub(crate) fn allow_post_only() -> AdminResponse {

@@ -7,7 +7,7 @@
 
 mod args;
 pub mod consumer;
-mod failpoints;
+mod defect_detection;
 mod late_republisher;
 pub mod models;
 mod producer;
@@ -15,7 +15,7 @@ pub mod stops;
 mod subscription_reader;
 
 pub use args::{SoakArgs, print_result};
-pub use failpoints::{consumer_options_for, find_failing_consumer_seed, find_failing_seed, producer_options_for};
+pub use defect_detection::{consumer_options_for, find_failing_consumer_seed, find_failing_seed, producer_options_for};
 pub use pipeline::failpoints::Failpoint;
 pub use producer::{ProducerSoakOptions, ProducerSoakResult, run};
 pub use subscription_reader::SubscriptionReader;

@@ -10,7 +10,7 @@
 //! | `links` | the table of links, with their ids in AMQP and in the core |
 //! | `attach` | attaches and detaches links |
 //! | `inbound`, `decode` | messages from clients |
-//! | `outbound`, `encode` | messages to clients, and their settlement |
+//! | `deliveries`, `encode` | messages to clients, and their settlement |
 //! | `credit` | bounds what is in flight to a peer, or partly received from it |
 //! | `node_requests`, `cbs`, `management` | requests and responses on `$cbs` and `$management` |
 
@@ -19,12 +19,12 @@ mod attach;
 mod cbs;
 mod credit;
 mod decode;
+mod deliveries;
 mod encode;
 mod inbound;
 mod links;
 mod management;
 mod node_requests;
-mod outbound;
 
 use std::future::poll_fn;
 use std::io;

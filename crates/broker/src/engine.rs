@@ -45,10 +45,10 @@ use pending_replies::{PendingReplies, ReplyOutbox, ReplyTiming};
 /// Output that waits until the journal is durable up to a position.
 struct DurabilityWaiter {
     until: Lsn,
-    output: EngineOutput,
+    output: DeferredOutput,
 }
 
-enum EngineOutput {
+enum DeferredOutput {
     Replies(ConnectionId, Vec<EngineReply>),
     CallResult(Box<dyn FnOnce() + Send>),
 }
@@ -293,12 +293,16 @@ impl Engine {
                 outbox.deferred_until = until;
             }
             if !pending.deferred.is_empty() {
-                self.waiting_for_sync
-                    .push_back(DurabilityWaiter { until, output: EngineOutput::Replies(pending.to, pending.deferred) });
+                self.waiting_for_sync.push_back(DurabilityWaiter {
+                    until,
+                    output: DeferredOutput::Replies(pending.to, pending.deferred),
+                });
             }
         }
         self.waiting_for_sync.extend(
-            self.call_results.drain(..).map(|call| DurabilityWaiter { until, output: EngineOutput::CallResult(call) }),
+            self.call_results
+                .drain(..)
+                .map(|call| DurabilityWaiter { until, output: DeferredOutput::CallResult(call) }),
         );
     }
 
@@ -306,8 +310,8 @@ impl Engine {
         while self.waiting_for_sync.front().is_some_and(|waiter| waiter.until <= durable) {
             let waiter = self.waiting_for_sync.pop_front().expect("not empty: checked above");
             match waiter.output {
-                EngineOutput::CallResult(result) => result(),
-                EngineOutput::Replies(to, replies) => {
+                DeferredOutput::CallResult(result) => result(),
+                DeferredOutput::Replies(to, replies) => {
                     if let Some(outbox) = self.outboxes.get(&to) {
                         outbox.send(replies);
                     }

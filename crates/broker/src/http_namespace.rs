@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
 use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
-use crate::http::{self, BackendError, FaultKind, FaultSpec, Listing, PageRange, TestCommand, TestReport};
+use crate::http::{self, BackendError, EntityListing, FaultKind, FaultSpec, PageRange, TestCommand, TestReport};
 
 const NAME: &str = "headwater";
 
@@ -63,19 +63,19 @@ impl http::NamespaceBackend for HttpNamespace {
         Ok(self.engine.call(move |core, _| find_entity(core, &at)).await??)
     }
 
-    async fn list(&self, listing: Listing, page: PageRange) -> Result<Vec<AdminEntity>, BackendError> {
+    async fn list(&self, listing: EntityListing, page: PageRange) -> Result<Vec<AdminEntity>, BackendError> {
         let listed = self.engine.call(move |core, _| {
             let is_wanted = |view: &EntityView<'_>| match listing {
-                Listing::Queues => matches!(view.description, EntityDefinition::Queue(_)),
-                Listing::Topics => matches!(view.description, EntityDefinition::Topic(_)),
-                Listing::Subscriptions { .. } => true,
+                EntityListing::Queues => matches!(view.description, EntityDefinition::Queue(_)),
+                EntityListing::Topics => matches!(view.description, EntityDefinition::Topic(_)),
+                EntityListing::Subscriptions { .. } => true,
             };
             let cut = |views: &mut dyn Iterator<Item = EntityView<'_>>| {
                 views.filter(is_wanted).skip(page.skip).take(page.top).map(|view| entity(&view)).collect::<Vec<_>>()
             };
             match &listing {
-                Listing::Subscriptions { topic } => Ok(cut(&mut core.subscriptions(topic)?)),
-                Listing::Queues | Listing::Topics => Ok::<_, Error>(cut(&mut core.entities())),
+                EntityListing::Subscriptions { topic } => Ok(cut(&mut core.subscriptions(topic)?)),
+                EntityListing::Queues | EntityListing::Topics => Ok::<_, Error>(cut(&mut core.entities())),
             }
         });
         Ok(listed.await??)

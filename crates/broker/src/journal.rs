@@ -48,7 +48,7 @@ pub use memory::{MemoryEntry, MemoryJournal, VolatileJournal};
 ///
 /// Opaque to the core, except `segment` (see `Core::compact`) and `len` (which counts towards the entity's size quota).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Location {
+pub struct JournalLocation {
     pub segment: u32,
     pub offset: u32,
     /// Length of the body in bytes.
@@ -82,22 +82,22 @@ pub trait Journal {
     ///
     /// Returns at once. The group is durable when the journal is synced up to the [`position`](Self::position) after
     /// the call.
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError>;
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError>;
 
     /// Reads an entry that has a body, synced or not.
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError>;
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError>;
 
     /// Whether the body would survive a crash. `false` if the store cannot tell.
-    fn is_durable(&self, location: Location) -> bool {
+    fn is_durable(&self, location: JournalLocation) -> bool {
         let _ = location;
         false
     }
 
     /// Adds references to a body that has at least one: an activated message needs one per subscription.
-    fn retain(&mut self, location: Location, more: u32);
+    fn retain(&mut self, location: JournalLocation, more: u32);
 
     /// Removes one reference to the body at `location`.
-    fn release(&mut self, location: Location);
+    fn release(&mut self, location: JournalLocation);
 
     /// The end of the last appended group.
     fn position(&self) -> Lsn;
@@ -114,9 +114,9 @@ pub enum AppendError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("no body at segment {} offset {}", .0.segment, .0.offset)]
-    Missing(Location),
+    Missing(JournalLocation),
     #[error("body at segment {} offset {} fails its checksum", .0.segment, .0.offset)]
-    Corrupt(Location),
+    Corrupt(JournalLocation),
     #[error("failed to read from the store")]
     Io(#[source] io::Error),
 }

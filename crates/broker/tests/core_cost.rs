@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use broker::core::*;
-use broker::journal::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
+use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
 use bytes::Bytes;
 
 /// A journal that stores nothing, so that only the core's own memory is measured.
@@ -17,12 +17,12 @@ struct NullJournal {
 }
 
 impl Journal for NullJournal {
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         for entry in group {
             self.references += i64::from(entry.references);
             if let Some(body) = entry.body {
                 let (segment, offset) = ((self.position >> 26) as u32, (self.position & ((1 << 26) - 1)) as u32);
-                locations.push(Location { segment, offset, len: body.len() as u32 });
+                locations.push(JournalLocation { segment, offset, len: body.len() as u32 });
                 self.position += body.len() as u64;
             }
             self.position += entry.meta.len() as u64;
@@ -30,15 +30,15 @@ impl Journal for NullJournal {
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
         Err(ReadError::Missing(location))
     }
 
-    fn retain(&mut self, _: Location, more: u32) {
+    fn retain(&mut self, _: JournalLocation, more: u32) {
         self.references += i64::from(more);
     }
 
-    fn release(&mut self, _: Location) {
+    fn release(&mut self, _: JournalLocation) {
         self.references -= 1;
     }
 

@@ -19,7 +19,7 @@ pub(crate) enum ExitReason {
 
 /// Shown below the help of commands.
 pub(crate) const HELP: &str = "\
-ExitReason codes:
+Exit codes:
   0    success; a pod, broker or dev: clean stop
   1    failure: a server was unreachable or refused the request, a port was taken, or a service of a pod did not stop in time
   2    usage error: invalid command line, or `--yes` is missing

@@ -86,7 +86,7 @@ impl OperatorActions for SpawnedActions {
 
 impl PodActions {
     async fn step_down(&self) -> Result<ActionDone, ActionRefusal> {
-        let by = format!("the dashboard of {}", self.pod_id);
+        let by = format!("an operator, on the dashboard of {}", self.pod_id);
         let StepDownRequest { leader, term } =
             self.step_down.request_from_leader(&self.lease, &by).await.map_err(|error| conflict(&error))?;
         Ok(ActionDone { done: format!("requested that {leader} steps down from term {term}") })

@@ -35,7 +35,7 @@ pub enum StateEquivalence {
 
 /// The bounds of one run.
 #[derive(Clone, Debug)]
-pub struct Bounds {
+pub struct ModelBounds {
     pub clocks: ClockModel,
     /// The timing of each pod.
     pub pods: Vec<PodTiming>,
@@ -69,7 +69,7 @@ pub struct Bounds {
     pub defect: Option<ProtocolDefect>,
 }
 
-impl Bounds {
+impl ModelBounds {
     /// This many pods with the default timing; only messages in flight are bounded.
     pub fn without_limits(pods: usize) -> Self {
         Self {

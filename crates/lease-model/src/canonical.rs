@@ -10,7 +10,7 @@
 //!
 //! `time.rs` cuts ages beyond every threshold. `tests/state_reduction.rs` compares the behaviour with and without the reduction.
 
-use crate::bounds::{Bounds, PODS, StateEquivalence};
+use crate::bounds::{ModelBounds, PODS, StateEquivalence};
 use crate::compact::CandidateNumber;
 use crate::pod::ModelPod;
 use crate::prune::prune;
@@ -18,7 +18,7 @@ use crate::state::ModelState;
 use crate::visitor::StateVisitor;
 
 /// The canonical form of all states equivalent to this one.
-pub fn canonical(mut state: ModelState, bounds: &Bounds) -> ModelState {
+pub fn canonical(mut state: ModelState, bounds: &ModelBounds) -> ModelState {
     if bounds.equivalence != StateEquivalence::NearlyExact {
         prune(&mut state, bounds);
     }
@@ -47,18 +47,18 @@ fn pack_terms(state: &mut ModelState) {
     // Without a stored lease there is no current term to measure from.
     let Some(majority) = state.store.majority else { return };
     let current = majority.record.version.term;
-    let mut below = LowerTerms { current, present: 0 };
+    let mut below = LowerTermsInUse { current, present: 0 };
     state.visit(&mut below);
     state.visit(&mut TermPacking { current, below: below.present });
 }
 
 /// The terms below the current one, as bits.
-struct LowerTerms {
+struct LowerTermsInUse {
     current: u8,
     present: u128,
 }
 
-impl StateVisitor for LowerTerms {
+impl StateVisitor for LowerTermsInUse {
     fn term(&mut self, term: &mut u8) {
         if *term > 0 && *term < self.current {
             self.present |= 1 << *term;
@@ -123,7 +123,7 @@ struct PodOrderings {
 }
 
 impl PodOrderings {
-    fn of(state: &ModelState, bounds: &Bounds) -> Self {
+    fn of(state: &ModelState, bounds: &ModelBounds) -> Self {
         let mut sorted = [0, 1, 2];
         if bounds.equivalence != StateEquivalence::UpToSymmetry {
             return Self { sorted, equal: [false; PODS - 1] };

@@ -49,12 +49,12 @@ impl CompactVersion {
 
 /// The lease as a pod reads it. (Only the server uses `expiresAt`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CompactRecord {
+pub struct CompactLeaseRecord {
     pub version: CompactVersion,
     pub timing: PodTiming,
 }
 
-impl CompactRecord {
+impl CompactLeaseRecord {
     pub fn to_record(self) -> LeaseRecord {
         LeaseRecord {
             version: self.version.to_version(),
@@ -71,7 +71,7 @@ impl CompactRecord {
 /// The stored lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompactLease {
-    pub record: CompactRecord,
+    pub record: CompactLeaseRecord,
     /// The server's clock at the time of the write, in ticks from the true present. Decreases as time passes.
     pub written: i8,
 }
@@ -210,7 +210,7 @@ impl SentStatement {
         // A release keeps the old expiry; everything else writes a new one.
         let kept = stored.filter(|lease| lease.to_record().expires_at == record.expires_at);
         let written = kept.map_or(offset, |lease| lease.written);
-        Some(CompactLease { record: CompactRecord::of(&record), written })
+        Some(CompactLease { record: CompactLeaseRecord::of(&record), written })
     }
 
     /// The heartbeat number this statement would write.

@@ -5,7 +5,7 @@
 use lease::decide::LeaderAction;
 
 use crate::action::{AbandonedRequest, ModelAction};
-use crate::bounds::{Bounds, ClockModel};
+use crate::bounds::{ClockModel, ModelBounds};
 use crate::compact::CandidateNumber;
 use crate::normalize::after_tick;
 use crate::pod::{ModelPod, RequestStage};
@@ -14,7 +14,7 @@ use crate::state::{ModelState, is_valid, leader_action};
 use crate::time::ClockRate;
 
 /// Appends the enabled actions, in a fixed order.
-pub fn enabled(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+pub fn enabled(state: &ModelState, bounds: &ModelBounds, actions: &mut Vec<ModelAction>) {
     if bounds.clocks == ClockModel::Drifting {
         push_ticks(state, bounds, actions);
     }
@@ -31,7 +31,7 @@ pub fn enabled(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelActio
 }
 
 /// Every pod's clock may be slow or fast, if that makes a difference.
-fn push_ticks(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+fn push_ticks(state: &ModelState, bounds: &ModelBounds, actions: &mut Vec<ModelAction>) {
     let rates = state.pods.each_ref().map(|pod| {
         let differs = after_tick(pod, ClockRate::Slow, bounds) != after_tick(pod, ClockRate::Fast, bounds);
         let suspended = bounds.has(ProtocolDefect::ClockStopsInSuspend) && pod.held.is_some();
@@ -50,7 +50,7 @@ fn push_election_actions(
     state: &ModelState,
     index: usize,
     pod: &ModelPod,
-    bounds: &Bounds,
+    bounds: &ModelBounds,
     actions: &mut Vec<ModelAction>,
 ) {
     if is_within(bounds.crashes, state.faults.crashes) && *pod != ModelPod::new(pod.candidate, pod.timing) {
@@ -78,7 +78,7 @@ fn push_leader_actions(
     state: &ModelState,
     index: usize,
     pod: &ModelPod,
-    bounds: &Bounds,
+    bounds: &ModelBounds,
     actions: &mut Vec<ModelAction>,
 ) {
     let held = pod.held.expect("a leader holds a lease");
@@ -105,7 +105,7 @@ fn push_abandon_actions(
     state: &ModelState,
     index: usize,
     stage: RequestStage,
-    bounds: &Bounds,
+    bounds: &ModelBounds,
     actions: &mut Vec<ModelAction>,
 ) {
     let has_capacity = state.late.iter().flatten().count() < bounds.late;
@@ -116,7 +116,7 @@ fn push_abandon_actions(
 }
 
 /// Whether the primary may have one more unreplicated write; a refused statement needs none.
-fn has_write_capacity(state: &ModelState, index: usize, bounds: &Bounds) -> bool {
+fn has_write_capacity(state: &ModelState, index: usize, bounds: &ModelBounds) -> bool {
     let mut store = state.store;
     let pending = state.pods[index].pending.expect("a statement is pending");
     store.unreplicated_writes() < bounds.unreplicated
@@ -128,7 +128,7 @@ fn push_checkpoint_actions(
     state: &ModelState,
     index: usize,
     pod: &ModelPod,
-    bounds: &Bounds,
+    bounds: &ModelBounds,
     actions: &mut Vec<ModelAction>,
 ) {
     if let Some(request) = pod.work.request {
@@ -154,7 +154,7 @@ fn push_checkpoint_actions(
     }
 }
 
-fn push_store_actions(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+fn push_store_actions(state: &ModelState, bounds: &ModelBounds, actions: &mut Vec<ModelAction>) {
     let unreplicated = state.store.unreplicated_writes();
     if unreplicated > 0 {
         actions.push(ModelAction::Replicate);
@@ -180,6 +180,6 @@ fn is_within(bound: Option<u8>, used: u8) -> bool {
 }
 
 /// Whether this term is within the bounds.
-pub fn is_term_allowed(term: u8, bounds: &Bounds) -> bool {
+pub fn is_term_allowed(term: u8, bounds: &ModelBounds) -> bool {
     bounds.terms.is_none_or(|highest| term <= highest)
 }

@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use crate::action::ModelAction;
 use crate::action_counts::ActionCounts;
-use crate::bounds::{Bounds, ClockModel};
+use crate::bounds::{ClockModel, ModelBounds};
 use crate::canonical::canonical;
 use crate::enabled::enabled;
 use crate::recovery::recovers;
@@ -20,12 +20,12 @@ pub const FENCED: &str = "a deposed leader's save is refused";
 /// The protocol within bounds.
 #[derive(Clone, Debug)]
 pub struct LeaseProtocol {
-    pub bounds: Bounds,
+    pub bounds: ModelBounds,
     pub counts: ActionCounts,
 }
 
 impl LeaseProtocol {
-    pub fn new(bounds: Bounds) -> Self {
+    pub fn new(bounds: ModelBounds) -> Self {
         Self { bounds, counts: ActionCounts::default() }
     }
 }
@@ -73,7 +73,7 @@ impl Model for LeaseProtocol {
 
 /// At most one gate is open. There is one known exception: after an operator deletes the lease, a pod that never saw it may create a
 /// new one at once, while the leader from before the deletion continues until its next renewal.
-fn one_valid(state: &ModelState, bounds: &Bounds) -> bool {
+fn one_valid(state: &ModelState, bounds: &ModelBounds) -> bool {
     let open = || state.pods.iter().filter(|pod| is_valid(pod, bounds)).filter_map(|pod| pod.held);
     let old = open().filter(|held| held.lease_deleted).count();
     let others = open().count() - old;

@@ -2,7 +2,7 @@
 
 use lease::decide::LeaderAction;
 
-use crate::bounds::{Bounds, ClockModel};
+use crate::bounds::{ClockModel, ModelBounds};
 use crate::compact::{CandidateNumber, CompactStatement};
 use crate::pod::{ModelPod, RequestStage};
 use crate::protocol_defect::ProtocolDefect;
@@ -10,7 +10,7 @@ use crate::state::leader_action;
 use crate::time::{ClockRate, LeaseAge, WaitAge};
 
 /// The pod after one tick.
-pub fn after_tick(pod: &ModelPod, rate: ClockRate, bounds: &Bounds) -> ModelPod {
+pub fn after_tick(pod: &ModelPod, rate: ClockRate, bounds: &ModelBounds) -> ModelPod {
     let horizon = bounds.horizon();
     let add_wait = |age: &mut WaitAge| *age = horizon.after_wait_tick(*age, rate);
     let add_lease_age = |age: &mut LeaseAge| *age = horizon.after_lease_tick(*age, rate);
@@ -24,7 +24,7 @@ pub fn after_tick(pod: &ModelPod, rate: ClockRate, bounds: &Bounds) -> ModelPod 
 }
 
 /// The pod without data that no step reads.
-pub fn normalized(pod: &ModelPod, bounds: &Bounds) -> ModelPod {
+pub fn normalized(pod: &ModelPod, bounds: &ModelBounds) -> ModelPod {
     let mut pod = *pod;
     if bounds.clocks == ClockModel::Unreliable {
         apply_unreliable_clock(&mut pod, bounds);
@@ -40,7 +40,7 @@ pub fn normalized(pod: &ModelPod, bounds: &Bounds) -> ModelPod {
 }
 
 /// Makes every wait over, and every statement just sent.
-fn apply_unreliable_clock(pod: &mut ModelPod, bounds: &Bounds) {
+fn apply_unreliable_clock(pod: &mut ModelPod, bounds: &ModelBounds) {
     pod.observation.iter_mut().for_each(|observation| observation.since = bounds.horizon().over());
     pod.held.iter_mut().for_each(|held| held.sent = LeaseAge::ZERO);
     pod.step_down_pause = None;
@@ -67,7 +67,7 @@ fn normalize_work(pod: &mut ModelPod) {
     pod.work.request = pod.work.request.filter(|request| request.reply.is_none() || Some(request.term) == current);
 }
 
-fn normalize_memory(pod: &mut ModelPod, bounds: &Bounds) {
+fn normalize_memory(pod: &mut ModelPod, bounds: &ModelBounds) {
     if !bounds.has(ProtocolDefect::WaitFromRequest) {
         pod.pending_read.iter_mut().for_each(|read| read.age = WaitAge::ZERO);
     }

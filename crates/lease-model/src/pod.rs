@@ -11,7 +11,7 @@ use lease::record::{LeaseRecord, LeaseStatement, LeaseVersion, ServerTime};
 use lease::{Term, Timing};
 
 use crate::checkpoint::ModelProducer;
-use crate::compact::{CandidateNumber, CompactRecord, SentStatement, compact_number, compact_term};
+use crate::compact::{CandidateNumber, CompactLeaseRecord, SentStatement, compact_number, compact_term};
 use crate::time::{LeaseAge, PodTiming, WaitAge};
 
 /// One process. A crash replaces it with a new one.
@@ -41,7 +41,7 @@ pub struct RecentStepDown {
 /// The reply to a read, in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PendingRead {
-    pub found: Option<CompactRecord>,
+    pub found: Option<CompactLeaseRecord>,
     /// Since the read was sent. Only a planted defect uses it.
     pub age: WaitAge,
 }
@@ -131,7 +131,7 @@ impl ModelPod {
 /// See [`LeaseObservation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompactObservation {
-    pub record: Option<CompactRecord>,
+    pub record: Option<CompactLeaseRecord>,
     pub since: WaitAge,
     pub has_changed: bool,
     pub highest_term: u8,
@@ -141,7 +141,7 @@ pub struct CompactObservation {
 
 impl CompactObservation {
     pub fn to_observation(&self) -> LeaseObservation {
-        let record = self.record.map(CompactRecord::to_record);
+        let record = self.record.map(CompactLeaseRecord::to_record);
         let since = self.since.instant();
         if !self.has_changed {
             return LeaseObservation::new(record, since);
@@ -155,8 +155,8 @@ impl CompactObservation {
     }
 
     /// The next observation, computed by production code. `at` is when the reply arrived.
-    pub fn after(before: Option<Self>, found: Option<CompactRecord>, at: WaitAge) -> Self {
-        let record = found.map(CompactRecord::to_record);
+    pub fn after(before: Option<Self>, found: Option<CompactLeaseRecord>, at: WaitAge) -> Self {
+        let record = found.map(CompactLeaseRecord::to_record);
         let observation = match before {
             None => LeaseObservation::new(record, at.instant()),
             Some(before) => before.to_observation().update(record, at.instant()),
@@ -167,7 +167,7 @@ impl CompactObservation {
 
     /// The compact form of `observation`, whose wait began at one of these ages.
     fn of(observation: &LeaseObservation, began: [WaitAge; 2]) -> Self {
-        let record = observation.record().map(CompactRecord::of);
+        let record = observation.record().map(CompactLeaseRecord::of);
         let highest_term = compact_term(observation.highest_term());
         let holder_timings = iter::once(None).chain(PodTiming::ALL.map(Some));
         let patient = holder_timings.flat_map(|holder_timing| began.map(|since| (holder_timing, since)));

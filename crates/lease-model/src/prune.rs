@@ -5,9 +5,9 @@
 //! from it), and a statement that expects it (it is *always refused*). Removing them changes nothing but idle steps of that pod: a
 //! standby whose statement is removed is one that was refused and reads again.
 
-use crate::bounds::{Bounds, PODS};
+use crate::bounds::{ModelBounds, PODS};
 use crate::checkpoint::{CheckpointReply, CheckpointRequest};
-use crate::compact::{CandidateNumber, CompactRecord, CompactStatement, CompactVersion, SentStatement};
+use crate::compact::{CandidateNumber, CompactLeaseRecord, CompactStatement, CompactVersion, SentStatement};
 use crate::normalize::normalized;
 use crate::pod::{CompactHeldLease, CompactObservation, ModelPod, PendingRead, PendingStatement, RequestStage};
 use crate::protocol_defect::ProtocolDefect;
@@ -16,13 +16,13 @@ use crate::store::MAX_UNREPLICATED;
 use crate::time::{PodTiming, WaitAge};
 
 /// Stands for every superseded version: no real version has the heartbeat zero.
-const SUPERSEDED: CompactRecord = CompactRecord {
+const SUPERSEDED: CompactLeaseRecord = CompactLeaseRecord {
     version: CompactVersion { holder: CandidateNumber::NOBODY, term: 0, heartbeat: 0 },
     timing: PodTiming::Short,
 };
 
 /// Removes everything that the store has superseded.
-pub fn prune(state: &mut ModelState, bounds: &Bounds) {
+pub fn prune(state: &mut ModelState, bounds: &ModelBounds) {
     if bounds.defect.is_some_and(needs_superseded_versions) {
         return;
     }
@@ -52,7 +52,7 @@ const fn needs_superseded_versions(defect: ProtocolDefect) -> bool {
 }
 
 /// The term of the last claim never falls, so a request that is refused for its term is always refused.
-fn prune_errands(state: &mut ModelState, bounds: &Bounds) {
+fn prune_errands(state: &mut ModelState, bounds: &ModelBounds) {
     let checkpoint = state.checkpoint;
     let refused = |request: &CheckpointRequest| {
         matches!({ checkpoint }.apply(request, bounds.defect).0, CheckpointReply::Refused { .. })
@@ -82,7 +82,7 @@ struct StoreHistory {
 }
 
 impl StoreHistory {
-    fn of(state: &ModelState, bounds: &Bounds) -> Self {
+    fn of(state: &ModelState, bounds: &ModelBounds) -> Self {
         let pending = state.pods.iter().map(|pod| pod.pending.filter(|pending| pending.stage != RequestStage::Refused));
         let in_flight = pending.map(|pending| pending.map(|pending| pending.statement)).chain(state.late);
         let in_flight = in_flight.map(|statement| {
@@ -100,7 +100,7 @@ impl StoreHistory {
         Self { stored, new_leases, may_be_deleted, never_deleted: bounds.deletions == 0 }
     }
 
-    fn prune_statement(&self, pod: &mut ModelPod, bounds: &Bounds) {
+    fn prune_statement(&self, pod: &mut ModelPod, bounds: &ModelBounds) {
         let Some(pending) = &mut pod.pending else {
             // Its gate is closed, and every raise it could send is always refused: its lease does not matter.
             let always_refused = |held: &CompactHeldLease| {
@@ -122,7 +122,7 @@ impl StoreHistory {
         }
     }
 
-    fn prune_memory(&self, pod: &mut ModelPod, bounds: &Bounds) {
+    fn prune_memory(&self, pod: &mut ModelPod, bounds: &ModelBounds) {
         // A pod that never saw the lease change may use the server clock; that must be kept.
         let blank = self.never_deleted && bounds.max_clock_skew.is_none();
         if let Some(observation) = pod.observation.filter(|observation| {
@@ -140,7 +140,8 @@ impl StoreHistory {
         }
         if let Some(read) = pod.pending_read.filter(|read| self.is_superseded(read.found)) {
             let term = self.term_shown_by(pod, read.found);
-            let found = Some(CompactRecord { version: CompactVersion { term, ..SUPERSEDED.version }, ..SUPERSEDED });
+            let found =
+                Some(CompactLeaseRecord { version: CompactVersion { term, ..SUPERSEDED.version }, ..SUPERSEDED });
             let idle = blank && pod.observation.is_none() && term == 0;
             pod.pending_read = (!idle).then_some(PendingRead { found, ..read });
         }
@@ -148,7 +149,7 @@ impl StoreHistory {
 
     /// The term that a superseded version still shows a pod. If the lease is never deleted, only whether another pod followed its
     /// step-down matters.
-    fn term_shown_by(&self, pod: &ModelPod, found: Option<CompactRecord>) -> u8 {
+    fn term_shown_by(&self, pod: &ModelPod, found: Option<CompactLeaseRecord>) -> u8 {
         let term = found.map_or(0, |record| record.version.term);
         match pod.step_down_pause {
             _ if !self.never_deleted => term,
@@ -158,7 +159,7 @@ impl StoreHistory {
     }
 
     /// Whether the record is superseded. "No lease" is superseded when there is one that is never deleted.
-    fn is_superseded(&self, seen: Option<CompactRecord>) -> bool {
+    fn is_superseded(&self, seen: Option<CompactLeaseRecord>) -> bool {
         seen.map_or(self.never_deleted && self.stored.is_some(), |record| Some(record.version) != self.stored)
     }
 
@@ -187,12 +188,12 @@ impl StoreHistory {
 }
 
 /// Whether the record may be taken at once whenever it is read: then it need not be remembered.
-fn may_be_taken_at_once(seen: Option<CompactRecord>, own: CandidateNumber) -> bool {
+fn may_be_taken_at_once(seen: Option<CompactLeaseRecord>, own: CandidateNumber) -> bool {
     seen.is_some_and(|record| [CandidateNumber::NOBODY, own].contains(&record.version.holder))
 }
 
 /// Whether its reply changes nothing: it acknowledges a release, or a takeover that was sent too long ago to start a term.
-fn has_irrelevant_reply(pending: &PendingStatement, bounds: &Bounds) -> bool {
+fn has_irrelevant_reply(pending: &PendingStatement, bounds: &ModelBounds) -> bool {
     let begins_nothing = match pending.statement.statement {
         CompactStatement::Create { .. } | CompactStatement::Take { .. } | CompactStatement::TakeIfExpired { .. } => {
             let trusted = matches!(bounds.defect, Some(ProtocolDefect::ValidFromReply | ProtocolDefect::NoDeadline));

@@ -8,7 +8,7 @@
 use lease::decide::LeaderAction;
 
 use crate::action::ModelAction;
-use crate::bounds::{Bounds, PODS};
+use crate::bounds::{ModelBounds, PODS};
 use crate::compact::CandidateNumber;
 use crate::pod::{ModelPod, RequestStage};
 use crate::state::{ModelState, is_valid, leader_action};
@@ -17,12 +17,12 @@ use crate::time::ClockRate;
 
 /// How many ticks may pass without a leader after faults stop: a standby waits one ttl from its first read, on the slowest clock one
 /// tick longer. A pod that stepped down pauses for the same time, in parallel.
-pub fn recovery_ticks(bounds: &Bounds) -> u8 {
+pub fn recovery_ticks(bounds: &ModelBounds) -> u8 {
     bounds.horizon().ttl + 1
 }
 
 /// Whether a pod will lead, and keep leading, if no more faults happen.
-pub fn recovers(state: &ModelState, bounds: &Bounds) -> bool {
+pub fn recovers(state: &ModelState, bounds: &ModelBounds) -> bool {
     let Some((mut run, leader)) = (FaultFreeRun { state: *state, bounds }).until_led(recovery_ticks(bounds)) else {
         return false;
     };
@@ -36,7 +36,7 @@ pub fn recovers(state: &ModelState, bounds: &Bounds) -> bool {
 /// A continuation without faults.
 struct FaultFreeRun<'a> {
     state: ModelState,
-    bounds: &'a Bounds,
+    bounds: &'a ModelBounds,
 }
 
 impl<'a> FaultFreeRun<'a> {

@@ -3,7 +3,7 @@
 //! One run with every fault, no bounds and the checkpoint would take years. Each scenario leaves something out, states what it covers,
 //! and is complete within that. A scenario that bounds only messages in flight covers histories of any length.
 
-use crate::bounds::{Bounds, ClockModel};
+use crate::bounds::{ClockModel, ModelBounds};
 use crate::time::PodTiming;
 
 /// One exhaustive run.
@@ -12,7 +12,7 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it covers, in one sentence.
     pub covers: &'static str,
-    pub bounds: Bounds,
+    pub bounds: ModelBounds,
 }
 
 /// The default runs: about ten million states.
@@ -21,36 +21,36 @@ pub fn all() -> Vec<Scenario> {
         Scenario {
             name: "election",
             covers: "three pods, any number of crashes, failovers, step-downs, losses and terms, with one late statement in flight",
-            bounds: Bounds { late: 1, ..Bounds::without_limits(3) },
+            bounds: ModelBounds { late: 1, ..ModelBounds::without_limits(3) },
         },
         Scenario {
             name: "rollback",
             covers: "the same without late statements, with a primary two writes ahead of its majority",
-            bounds: Bounds { unreplicated: 2, ..Bounds::without_limits(3) },
+            bounds: ModelBounds { unreplicated: 2, ..ModelBounds::without_limits(3) },
         },
         Scenario {
             name: "crowded-network",
             covers: "two pods, two late statements and two unreplicated writes at a time, unlimited faults",
-            bounds: Bounds { late: 2, unreplicated: 2, ..Bounds::without_limits(2) },
+            bounds: ModelBounds { late: 2, unreplicated: 2, ..ModelBounds::without_limits(2) },
         },
         Scenario {
             name: "rolling-change",
             covers: "three pods, one of them with a longer ttl and deadline than the others; no crashes",
-            bounds: Bounds {
+            bounds: ModelBounds {
                 pods: vec![PodTiming::Short, PodTiming::Short, PodTiming::Long],
                 crashes: Some(0),
-                ..Bounds::without_limits(3)
+                ..ModelBounds::without_limits(3)
             },
         },
         Scenario {
             name: "wall-clocks",
             covers: "two pods that trust the servers' clocks, which are as far apart as `max_clock_skew` allows",
-            bounds: Bounds { offsets: vec![0, 1], max_clock_skew: Some(1), ..Bounds::without_limits(2) },
+            bounds: ModelBounds { offsets: vec![0, 1], max_clock_skew: Some(1), ..ModelBounds::without_limits(2) },
         },
         Scenario {
             name: "checkpoint",
             covers: "two pods that claim and move a checkpoint, unlimited faults",
-            bounds: Bounds { positions: 2, ..Bounds::without_limits(2) },
+            bounds: ModelBounds { positions: 2, ..ModelBounds::without_limits(2) },
         },
         Scenario {
             name: "fence",
@@ -60,23 +60,23 @@ pub fn all() -> Vec<Scenario> {
         Scenario {
             name: "deletion",
             covers: "two pods, an operator deletes the lease once, one crash, at most three terms",
-            bounds: Bounds { deletions: 1, terms: Some(3), crashes: Some(1), ..Bounds::without_faults(2) },
+            bounds: ModelBounds { deletions: 1, terms: Some(3), crashes: Some(1), ..ModelBounds::without_faults(2) },
         },
         Scenario {
             name: "deletion-fence",
             covers: "three pods with unreliable clocks, a deletion, and the term raised again above the checkpoint's; at most four terms",
-            bounds: Bounds {
+            bounds: ModelBounds {
                 deletions: 1,
                 terms: Some(4),
                 positions: 1,
                 clocks: ClockModel::Unreliable,
-                ..Bounds::without_faults(3)
+                ..ModelBounds::without_faults(3)
             },
         },
         Scenario {
             name: "recovery",
             covers: "three pods, unlimited faults: from every state a pod leads once faults stop",
-            bounds: Bounds { liveness: true, ..Bounds::without_limits(3) },
+            bounds: ModelBounds { liveness: true, ..ModelBounds::without_limits(3) },
         },
     ]
 }
@@ -87,38 +87,38 @@ pub fn small() -> Vec<Scenario> {
         Scenario {
             name: "small-election",
             covers: "two pods, unlimited faults, no late statement",
-            bounds: Bounds { liveness: true, ..Bounds::without_limits(2) },
+            bounds: ModelBounds { liveness: true, ..ModelBounds::without_limits(2) },
         },
         Scenario {
             name: "small-trio",
             covers: "three pods, unlimited failovers, neither crash nor step-down",
-            bounds: Bounds { failovers: None, ..Bounds::without_faults(3) },
+            bounds: ModelBounds { failovers: None, ..ModelBounds::without_faults(3) },
         },
         Scenario {
             name: "small-fence",
             covers: "three pods with unreliable clocks, unlimited failovers, one late claim or save",
-            bounds: Bounds { crashes: Some(0), ..fence() },
+            bounds: ModelBounds { crashes: Some(0), ..fence() },
         },
         Scenario {
             name: "small-deletion",
             covers: "two pods with unreliable clocks, a deletion, and the term raised again above the checkpoint's; at most four terms",
-            bounds: Bounds {
+            bounds: ModelBounds {
                 deletions: 1,
                 terms: Some(4),
                 positions: 1,
                 clocks: ClockModel::Unreliable,
-                ..Bounds::without_faults(2)
+                ..ModelBounds::without_faults(2)
             },
         },
     ]
 }
 
-fn fence() -> Bounds {
-    Bounds {
+fn fence() -> ModelBounds {
+    ModelBounds {
         positions: 2,
         late_checkpoint_requests: 1,
         clocks: ClockModel::Unreliable,
         step_downs: Some(0),
-        ..Bounds::without_limits(3)
+        ..ModelBounds::without_limits(3)
     }
 }

@@ -3,7 +3,7 @@
 use lease::Timing;
 use lease::decide::{self, LeaderAction};
 
-use crate::bounds::{Bounds, PODS};
+use crate::bounds::{ModelBounds, PODS};
 use crate::checkpoint::{CheckpointRequest, InvariantViolation, ModelCheckpoint};
 use crate::compact::{CandidateNumber, SentStatement};
 use crate::pod::ModelPod;
@@ -58,7 +58,7 @@ impl HistoryVariables {
 }
 
 impl ModelState {
-    pub fn new(bounds: &Bounds) -> Self {
+    pub fn new(bounds: &ModelBounds) -> Self {
         let timing = |index: usize| bounds.pods.get(index).copied().unwrap_or(PodTiming::Short);
         Self {
             pods: [1_u8, 2, 3].map(|number| ModelPod::new(CandidateNumber(number), timing(usize::from(number) - 1))),
@@ -73,7 +73,7 @@ impl ModelState {
 }
 
 /// The leader's next action, if the pod leads.
-pub fn leader_action(pod: &ModelPod, bounds: &Bounds) -> Option<LeaderAction> {
+pub fn leader_action(pod: &ModelPod, bounds: &ModelBounds) -> Option<LeaderAction> {
     let held = pod.held_lease(&leader_timing(pod, bounds))?;
     Some(match decide::decide_leader(&held, now()) {
         LeaderAction::Expired if bounds.has(ProtocolDefect::NoDeadline) => LeaderAction::Renew,
@@ -82,7 +82,7 @@ pub fn leader_action(pod: &ModelPod, bounds: &Bounds) -> Option<LeaderAction> {
 }
 
 /// The timing that a leader uses.
-fn leader_timing(pod: &ModelPod, bounds: &Bounds) -> Timing {
+fn leader_timing(pod: &ModelPod, bounds: &ModelBounds) -> Timing {
     match pod.timing {
         PodTiming::Brief if bounds.has(ProtocolDefect::TtlTooShort) => PodTiming::Short.to_timing(),
         timing => timing.to_timing(),
@@ -90,7 +90,7 @@ fn leader_timing(pod: &ModelPod, bounds: &Bounds) -> Timing {
 }
 
 /// Whether the pod's gate is open: it may act, by its own clock.
-pub fn is_valid(pod: &ModelPod, bounds: &Bounds) -> bool {
+pub fn is_valid(pod: &ModelPod, bounds: &ModelBounds) -> bool {
     let is_closed = pod.held.is_some_and(|held| held.raising_above.is_some());
     !is_closed && leader_action(pod, bounds).is_some_and(|decided| decided != LeaderAction::Expired)
 }

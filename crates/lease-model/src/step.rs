@@ -6,9 +6,11 @@ use lease::decide::{self, CandidateState, StandbyAction, TakeoverReason};
 use lease::record::{LeaseStatement, LeaseVersion};
 
 use crate::action::{AbandonedRequest, ModelAction};
-use crate::bounds::{Bounds, ClockModel};
+use crate::bounds::{ClockModel, ModelBounds};
 use crate::checkpoint::{CheckpointOperation, CheckpointReply, CheckpointRequest};
-use crate::compact::{CandidateNumber, CompactRecord, CompactStatement, CompactVersion, SentStatement, compact_term};
+use crate::compact::{
+    CandidateNumber, CompactLeaseRecord, CompactStatement, CompactVersion, SentStatement, compact_term,
+};
 use crate::enabled::is_term_allowed;
 use crate::normalize::{after_tick, normalized};
 use crate::pod::{
@@ -19,7 +21,7 @@ use crate::state::{MAX_LATE, ModelState, is_valid};
 use crate::time::{LeaseAge, WaitAge, now};
 
 /// The state after `action`, not yet in its canonical form.
-pub fn step(state: &ModelState, action: ModelAction, bounds: &Bounds) -> ModelState {
+pub fn step(state: &ModelState, action: ModelAction, bounds: &ModelBounds) -> ModelState {
     let mut next = *state;
     next.apply(action, bounds);
     for pod in &mut next.pods {
@@ -30,7 +32,7 @@ pub fn step(state: &ModelState, action: ModelAction, bounds: &Bounds) -> ModelSt
 }
 
 impl ModelState {
-    fn apply(&mut self, action: ModelAction, bounds: &Bounds) {
+    fn apply(&mut self, action: ModelAction, bounds: &ModelBounds) {
         match action {
             ModelAction::Tick(rates) => {
                 for (pod, rate) in self.pods.iter_mut().zip(rates) {
@@ -79,7 +81,7 @@ impl ModelState {
     }
 
     /// The read arrives: production code observes and decides, and the decision is sent.
-    fn receive_read(&mut self, p: usize, bounds: &Bounds) {
+    fn receive_read(&mut self, p: usize, bounds: &ModelBounds) {
         let Some(read) = self.pods[p].pending_read.take() else { return };
         let (found, at) = match bounds.defect {
             Some(ProtocolDefect::WaitFromRequest) => (self.store.majority.map(|lease| lease.record), read.age),
@@ -94,7 +96,7 @@ impl ModelState {
         let seen = if bounds.clocks == ClockModel::Unreliable { over } else { compact };
         let mut observation = seen.to_observation();
         if bounds.has(ProtocolDefect::OwnTtlOnly) {
-            let own = |record: CompactRecord| CompactRecord { timing: pod.timing, ..record };
+            let own = |record: CompactLeaseRecord| CompactLeaseRecord { timing: pod.timing, ..record };
             observation = CompactObservation { record: compact.record.map(own), ..compact }.to_observation();
         }
         let mut decided = decide::decide_standby(&candidate, &observation, &rules, now());
@@ -123,7 +125,7 @@ impl ModelState {
         pod.send(&statement, &timing);
     }
 
-    fn step_down(&mut self, p: usize, bounds: &Bounds) {
+    fn step_down(&mut self, p: usize, bounds: &ModelBounds) {
         self.faults.step_downs += u8::from(bounds.step_downs.is_some());
         let pod = &mut self.pods[p];
         let term = pod.term();
@@ -135,7 +137,7 @@ impl ModelState {
         self.send(p, |_, me| me.release_statement(Term::new(term.into())));
     }
 
-    fn crash(&mut self, p: usize, bounds: &Bounds) {
+    fn crash(&mut self, p: usize, bounds: &ModelBounds) {
         self.faults.crashes += u8::from(bounds.crashes.is_some());
         self.stop_waiting(self.pods[p].candidate);
         let timing = self.pods[p].timing;
@@ -144,7 +146,7 @@ impl ModelState {
         self.pods[p].candidate = self.unused_candidate();
     }
 
-    fn statement_arrives(&mut self, p: usize, bounds: &Bounds) {
+    fn statement_arrives(&mut self, p: usize, bounds: &ModelBounds) {
         let ModelPod { candidate, pending, .. } = self.pods[p];
         let Some(pending) = pending else { return };
         let mut stage = self.receive(&pending.statement, candidate, bounds);
@@ -155,7 +157,12 @@ impl ModelState {
         self.pods[p].pending = Some(PendingStatement { stage, ..pending });
     }
 
-    fn receive(&mut self, statement: &SentStatement, awaited_by: CandidateNumber, bounds: &Bounds) -> RequestStage {
+    fn receive(
+        &mut self,
+        statement: &SentStatement,
+        awaited_by: CandidateNumber,
+        bounds: &ModelBounds,
+    ) -> RequestStage {
         // With this defect, the wall clock of the sender decides; the third pod's clock is far ahead.
         let clock = match bounds.defect {
             Some(ProtocolDefect::ClientClock) if statement.by == CandidateNumber(3) => 9,
@@ -172,7 +179,7 @@ impl ModelState {
         self.set_stage(waiting, RequestStage::Acknowledged);
     }
 
-    fn receive_reply(&mut self, p: usize, bounds: &Bounds) {
+    fn receive_reply(&mut self, p: usize, bounds: &ModelBounds) {
         let Some(pending) = self.pods[p].pending.take() else { return };
         let pod = &mut self.pods[p];
         if pending.stage == RequestStage::Refused {
@@ -193,7 +200,7 @@ impl ModelState {
         let version = CompactVersion { holder: pod.candidate, term, heartbeat };
         pod.observation = Some(CompactObservation::after(
             pod.observation,
-            Some(CompactRecord { version, timing: pod.timing }),
+            Some(CompactLeaseRecord { version, timing: pod.timing }),
             WaitAge::ZERO,
         ));
         let sent = if bounds.has(ProtocolDefect::ValidFromReply) { LeaseAge::ZERO } else { pending.sent };
@@ -214,7 +221,7 @@ impl ModelState {
     }
 
     /// Starts a term, unless its deadline has passed already.
-    fn begin_term(&mut self, p: usize, held: CompactHeldLease, bounds: &Bounds) {
+    fn begin_term(&mut self, p: usize, held: CompactHeldLease, bounds: &ModelBounds) {
         let pod = &mut self.pods[p];
         pod.held = Some(held);
         if !is_valid(pod, bounds) {
@@ -233,7 +240,7 @@ impl ModelState {
         }
     }
 
-    fn fail_over(&mut self, kept: usize, offset: i8, bounds: &Bounds) {
+    fn fail_over(&mut self, kept: usize, offset: i8, bounds: &ModelBounds) {
         self.faults.failovers += u8::from(bounds.failovers.is_some());
         let lost: Vec<CandidateNumber> = self.store.fail_over(kept, offset).collect();
         for waiting in lost {
@@ -285,13 +292,13 @@ impl ModelState {
         self.send_checkpoint_request(p, CheckpointOperation::Save { position });
     }
 
-    fn checkpoint_request_arrives(&mut self, p: usize, bounds: &Bounds) {
+    fn checkpoint_request_arrives(&mut self, p: usize, bounds: &ModelBounds) {
         let Some(request) = self.pods[p].work.request else { return };
         let reply = self.apply_checkpoint_request(&request, bounds);
         self.pods[p].work.request = Some(CheckpointRequest { reply: Some(reply), ..request });
     }
 
-    fn apply_checkpoint_request(&mut self, request: &CheckpointRequest, bounds: &Bounds) -> CheckpointReply {
+    fn apply_checkpoint_request(&mut self, request: &CheckpointRequest, bounds: &ModelBounds) -> CheckpointReply {
         let (reply, violations) = self.checkpoint.apply(request, bounds.defect);
         violations.into_iter().for_each(|violation| self.history.record(violation));
         reply
@@ -329,7 +336,11 @@ fn store_in_free_slot<T>(slots: &mut [Option<T>; MAX_LATE], value: Option<T>) {
 }
 
 /// The unsafe election checks only `expiresAt`: it always tries.
-fn take_by_client_clock(decided: StandbyAction, me: &CandidateState, found: Option<CompactRecord>) -> StandbyAction {
+fn take_by_client_clock(
+    decided: StandbyAction,
+    me: &CandidateState,
+    found: Option<CompactLeaseRecord>,
+) -> StandbyAction {
     let Some(record) = found else { return decided };
     let LeaseVersion { term, heartbeat, .. } = record.version.to_version();
     let expected = record.version.to_version();

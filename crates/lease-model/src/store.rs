@@ -4,7 +4,7 @@
 //! failover, the new primary may lack any number of the last unreplicated writes; a driver that still waits for a lost write sends it
 //! again. The server's wall clock is that of the current primary.
 
-use crate::bounds::Bounds;
+use crate::bounds::ModelBounds;
 use crate::compact::{CandidateNumber, CompactLease, CompactStatement, CompactVersion, SentStatement};
 use crate::pod::RequestStage;
 use crate::protocol_defect::ProtocolDefect;
@@ -74,7 +74,7 @@ impl ModelStore {
     }
 
     /// Removes the write time if no statement reads it, or if the lease has expired on every server.
-    pub fn normalize(&mut self, bounds: &Bounds) {
+    pub fn normalize(&mut self, bounds: &ModelBounds) {
         if !bounds.wall_clocks_matter() {
             self.offset = 0;
             self.leases().for_each(|lease| lease.written = 0);

@@ -7,7 +7,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::action::ModelAction;
 use crate::action_counts::ActionCounts;
-use crate::bounds::Bounds;
+use crate::bounds::ModelBounds;
 use crate::model::LeaseProtocol;
 
 /// The result of a run.
@@ -34,7 +34,7 @@ pub struct Counterexample {
 }
 
 /// Visits every state within the bounds; or, if an invariant is given, until a state violates it.
-pub fn verify(bounds: &Bounds, threads: usize, until_broken: Option<&'static str>) -> VerificationResult {
+pub fn verify(bounds: &ModelBounds, threads: usize, until_broken: Option<&'static str>) -> VerificationResult {
     let started = Instant::now();
     let model = LeaseProtocol::new(bounds.clone());
     let checked = model.properties().iter().map(|property| property.name).collect();
@@ -56,7 +56,7 @@ pub fn verify(bounds: &Bounds, threads: usize, until_broken: Option<&'static str
 }
 
 /// A shortest history that violates the invariant, if there is one. (A counterexample of [`verify`] is short, but not always shortest.)
-pub fn shortest(bounds: &Bounds, invariant: &'static str) -> Option<Counterexample> {
+pub fn shortest(bounds: &ModelBounds, invariant: &'static str) -> Option<Counterexample> {
     let mut found: Option<Counterexample> = None;
     loop {
         let model = LeaseProtocol::new(bounds.clone()).checker().finish_when(HasDiscoveries::AllOf([invariant].into()));

@@ -2,7 +2,7 @@
 //!
 //! Each is searched for twice: in readable histories, and with the full state reduction, so that the reduction cannot hide it.
 
-use lease_model::bounds::{Bounds, StateEquivalence};
+use lease_model::bounds::{ModelBounds, StateEquivalence};
 use lease_model::defect_scenario::DefectScenario;
 use lease_model::protocol_defect::ProtocolDefect;
 use lease_model::verify::{shortest, verify};
@@ -12,7 +12,7 @@ fn assert_found(defect: ProtocolDefect, steps: usize) {
     let DefectScenario { bounds, violates, .. } = DefectScenario::new(defect);
     let broken = shortest(&bounds, violates).expect("a history that shows the defect");
     assert_eq!(broken.history.len(), steps, "{broken}");
-    let result = verify(&Bounds { equivalence: StateEquivalence::UpToSymmetry, ..bounds }, 1, Some(violates));
+    let result = verify(&ModelBounds { equivalence: StateEquivalence::UpToSymmetry, ..bounds }, 1, Some(violates));
     assert!(
         result.counterexamples.iter().any(|broken| broken.invariant == violates),
         "not among {} states",

@@ -1,6 +1,6 @@
 //! The invariants hold in every state of scenarios that are small enough for every test run. `verify_lease` runs the large ones.
 
-use lease_model::bounds::Bounds;
+use lease_model::bounds::ModelBounds;
 use lease_model::model::ONE_VALID;
 use lease_model::scenarios::{self, Scenario};
 use lease_model::verify::{shortest, verify};
@@ -38,7 +38,7 @@ fn a_deleted_lease_is_raised_again_above_the_checkpoint() {
 
 #[test]
 fn the_state_count_does_not_depend_on_threads() {
-    let bounds = Bounds { failovers: Some(1), ..Bounds::without_faults(2) };
+    let bounds = ModelBounds { failovers: Some(1), ..ModelBounds::without_faults(2) };
     assert_eq!(verify(&bounds, 1, None).states, verify(&bounds, 2, None).states);
 }
 
@@ -46,7 +46,7 @@ fn the_state_count_does_not_depend_on_threads() {
 /// (`small-deletion`).
 #[test]
 fn after_a_deletion_a_new_pod_may_lead_beside_the_old_leader() {
-    let bounds = Bounds { deletions: 1, terms: Some(2), excuse_deletion: false, ..Bounds::without_faults(2) };
+    let bounds = ModelBounds { deletions: 1, terms: Some(2), excuse_deletion: false, ..ModelBounds::without_faults(2) };
     let broken = shortest(&bounds, ONE_VALID).expect("a history with two valid pods");
     assert_eq!(broken.history.len(), 11, "{broken}");
 }

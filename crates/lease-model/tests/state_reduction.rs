@@ -5,7 +5,7 @@
 //! reduced model reaches every state that the raw model reaches: it misses no history that violates an invariant.
 
 use lease_model::action::ModelAction;
-use lease_model::bounds::{Bounds, ClockModel, StateEquivalence};
+use lease_model::bounds::{ClockModel, ModelBounds, StateEquivalence};
 use lease_model::canonical::canonical;
 use lease_model::model::LeaseProtocol;
 use lease_model::state::ModelState;
@@ -26,11 +26,11 @@ struct ModelPair {
 }
 
 impl ModelPair {
-    fn new(bounds: &Bounds) -> Self {
-        let raw = LeaseProtocol::new(Bounds { equivalence: StateEquivalence::NearlyExact, ..bounds.clone() });
+    fn new(bounds: &ModelBounds) -> Self {
+        let raw = LeaseProtocol::new(ModelBounds { equivalence: StateEquivalence::NearlyExact, ..bounds.clone() });
         Self {
             raw,
-            reduced: LeaseProtocol::new(Bounds { equivalence: StateEquivalence::UpToSymmetry, ..bounds.clone() }),
+            reduced: LeaseProtocol::new(ModelBounds { equivalence: StateEquivalence::UpToSymmetry, ..bounds.clone() }),
         }
     }
 
@@ -71,50 +71,66 @@ impl ModelPair {
     }
 }
 
-fn assert_follows(bounds: &Bounds) {
+fn assert_follows(bounds: &ModelBounds) {
     assert_follows_walks(bounds, WALKS);
 }
 
-fn assert_follows_walks(bounds: &Bounds, walks: u64) {
+fn assert_follows_walks(bounds: &ModelBounds, walks: u64) {
     let pair = ModelPair::new(bounds);
     (0..walks).for_each(|seed| pair.walk(StdRng::seed_from_u64(seed)));
 }
 
 #[test]
 fn the_reduced_model_follows_an_election() {
-    assert_follows(&Bounds { late: 2, unreplicated: 2, ..Bounds::without_limits(3) });
+    assert_follows(&ModelBounds { late: 2, unreplicated: 2, ..ModelBounds::without_limits(3) });
 }
 
 #[test]
 fn the_reduced_model_follows_a_rolling_change() {
-    assert_follows(&Bounds {
+    assert_follows(&ModelBounds {
         pods: vec![PodTiming::Short, PodTiming::Long, PodTiming::Short],
         late: 1,
-        ..Bounds::without_limits(3)
+        ..ModelBounds::without_limits(3)
     });
 }
 
 #[test]
 fn the_reduced_model_follows_wall_clocks() {
-    assert_follows(&Bounds { offsets: vec![0, 1], max_clock_skew: Some(1), late: 1, ..Bounds::without_limits(3) });
+    assert_follows(&ModelBounds {
+        offsets: vec![0, 1],
+        max_clock_skew: Some(1),
+        late: 1,
+        ..ModelBounds::without_limits(3)
+    });
 }
 
 #[test]
 fn the_reduced_model_follows_a_checkpoint() {
-    assert_follows(&Bounds { positions: 200, late_checkpoint_requests: 2, late: 1, ..Bounds::without_limits(3) });
+    assert_follows(&ModelBounds {
+        positions: 200,
+        late_checkpoint_requests: 2,
+        late: 1,
+        ..ModelBounds::without_limits(3)
+    });
 }
 
 #[test]
 fn the_reduced_model_follows_unreliable_clocks() {
-    let unreliable = Bounds { clocks: ClockModel::Unreliable, ..Bounds::without_limits(3) };
-    assert_follows(&Bounds { positions: 200, late_checkpoint_requests: 2, late: 1, ..unreliable });
+    let unreliable = ModelBounds { clocks: ClockModel::Unreliable, ..ModelBounds::without_limits(3) };
+    assert_follows(&ModelBounds { positions: 200, late_checkpoint_requests: 2, late: 1, ..unreliable });
 }
 
 #[test]
 fn the_reduced_model_follows_a_deletion() {
     // With fewer walks, none releases a new lease that has not reached a majority.
     assert_follows_walks(
-        &Bounds { deletions: 3, positions: 200, late_checkpoint_requests: 1, late: 1, ..Bounds::without_limits(3) },
+        &ModelBounds {
+            deletions: 3,
+            positions: 200,
+            late_checkpoint_requests: 1,
+            late: 1,
+            ..ModelBounds::without_limits(3)
+        },
         1000,
     );
 }

@@ -23,15 +23,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Outer(std::io::Error);
+    struct OuterError(std::io::Error);
 
-    impl fmt::Display for Outer {
+    impl fmt::Display for OuterError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("failed to read lease")
         }
     }
 
-    impl Error for Outer {
+    impl Error for OuterError {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             Some(&self.0)
         }
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn an_error_is_printed_with_its_causes() {
-        let error = Outer(std::io::Error::other("connection reset"));
+        let error = OuterError(std::io::Error::other("connection reset"));
         assert_eq!(ErrorChain(&error).to_string(), "failed to read lease: connection reset");
     }
 }

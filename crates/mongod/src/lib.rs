@@ -7,24 +7,24 @@
 //! `headwater dev` and the tests use the same code. The caller passes the [`Environment`]; this crate never reads the variables
 //! of the process. It never runs a fetched file without checking its checksum.
 
-mod binaries;
 mod cache;
 pub mod child;
 mod environment;
 mod fetch;
 mod package;
 mod port;
+mod program_paths;
 mod progress;
 mod provide;
 mod replica_set;
 mod server;
 
-pub use binaries::Binaries;
 pub use cache::{Error as CacheError, PackageCache, PackageProblem};
 pub use environment::{Environment, Host};
 pub use fetch::Error as FetchError;
 pub use package::{Package, PinnedFile};
 pub use port::ReservedPort;
+pub use program_paths::ProgramPaths;
 pub use progress::ProgressStyle;
 pub use provide::{Error, MongoSource, provide};
 pub use replica_set::{Error as ReplicaSetError, SingleNodeReplicaSet, initiate, wait_until_writable};

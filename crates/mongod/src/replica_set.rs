@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{Client, Collection};
 
-use crate::binaries::Binaries;
+use crate::program_paths::ProgramPaths;
 use crate::server::{self, MongoServer, ServerConfig, ServerRole};
 
 /// Name of the set that [`SingleNodeReplicaSet`] creates.
@@ -44,7 +44,7 @@ impl SingleNodeReplicaSet {
     }
 
     /// Starts mongod and returns when it accepts writes. Serves existing data of the folder, on its old port if that is free.
-    pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
+    pub async fn start(binaries: &ProgramPaths, config: ServerConfig) -> Result<Self, Error> {
         let port_file = config.folder.join("port");
         let server = match start_on_stored_port(binaries, &config, &port_file).await? {
             Some(server) => server,
@@ -83,7 +83,7 @@ impl SingleNodeReplicaSet {
 }
 
 async fn start_on_stored_port(
-    binaries: &Binaries,
+    binaries: &ProgramPaths,
     config: &ServerConfig,
     port_file: &Path,
 ) -> Result<Option<MongoServer>, Error> {
@@ -100,7 +100,7 @@ async fn start_on_stored_port(
 
 /// The data names the old port as its only member, and a server that does not find itself there never becomes primary. So the
 /// member is changed while the server runs standalone.
-async fn start_on_new_port(binaries: &Binaries, config: ServerConfig) -> Result<MongoServer, Error> {
+async fn start_on_new_port(binaries: &ProgramPaths, config: ServerConfig) -> Result<MongoServer, Error> {
     let role = config.role.clone();
     let mut server = MongoServer::start(binaries, ServerConfig { role: ServerRole::Standalone, ..config }).await?;
     if let Some(stored) = stored_configuration(&server).await? {

@@ -20,9 +20,9 @@ use nix::unistd::Pid;
 
 pub use config::{ParentDeathSignal, ServerConfig, ServerRole};
 
-use crate::binaries::Binaries;
 use crate::child;
 use crate::port::ReservedPort;
+use crate::program_paths::ProgramPaths;
 use log::ServerLog;
 
 /// How often the state of the process is polled.
@@ -33,7 +33,7 @@ const PORTS_TO_TRY: usize = 10;
 
 #[derive(Debug)]
 pub struct MongoServer {
-    binaries: Binaries,
+    binaries: ProgramPaths,
     config: ServerConfig,
     port: ReservedPort,
     log: ServerLog,
@@ -100,7 +100,7 @@ impl Error {
 
 impl MongoServer {
     /// Starts the process on a free port (or the configured one) and returns when it is ready.
-    pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
+    pub async fn start(binaries: &ProgramPaths, config: ServerConfig) -> Result<Self, Error> {
         std::fs::create_dir_all(config.database_folder())
             .map_err(|source| Error::File { path: config.database_folder(), source })?;
         let log = ServerLog::at(config.folder.join("mongod.log"));

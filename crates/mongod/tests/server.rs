@@ -7,28 +7,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mongod::{
-    Binaries, Environment, MongoServer, MongoSource, ProgressStyle, ServerConfig, ServerError, ServerRole,
+    Environment, MongoServer, MongoSource, ProgramPaths, ProgressStyle, ServerConfig, ServerError, ServerRole,
     SingleNodeReplicaSet,
 };
 use mongodb::bson::{Document, doc};
 
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
-fn binaries() -> Binaries {
+fn binaries() -> ProgramPaths {
     match mongod::provide(None, &Environment::from_process(), ProgressStyle::Lines).unwrap() {
-        MongoSource::Binaries(binaries) => binaries,
+        MongoSource::ProgramPaths(binaries) => binaries,
         MongoSource::Uri(_) => unreachable!("no URI was given"),
     }
 }
 
 /// A mongod that is a shell script; `$REAL` is the real one.
-fn scripted_mongod(folder: &Path, script: &str) -> Binaries {
+fn scripted_mongod(folder: &Path, script: &str) -> ProgramPaths {
     let real = binaries();
     let script = script.replace("$REAL", &real.mongod.display().to_string());
     let mongod = folder.join("mongod");
     fs::write(&mongod, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&mongod, Permissions::from_mode(0o755)).unwrap();
-    Binaries { mongod, ..real }
+    ProgramPaths { mongod, ..real }
 }
 
 fn member(folder: &Path) -> ServerConfig {

@@ -18,7 +18,7 @@ use pipeline::capture::CaptureItem;
 use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
-    CaptureInput, Config, Handle, PublishTerm, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
+    CaptureInput, Config, Handle, PublishClaim, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
 };
 use pipeline::stored::ClaimCheckStore;
 use servicebus::Client;
@@ -84,7 +84,7 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
         claim_checks: ClaimCheckStore::new(&database, config.keep_oversize),
         rejected: RejectedStore::new(&database, "speed"),
     };
-    let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, stores, handle.clone());
+    let publisher = Publisher::new(config, PublishClaim { claim, epoch }, topic, stores, handle.clone());
 
     let backlog = Backlog::new(events, bytes, aggregates);
     let made = { Backlog::new(20_000.min(events), bytes, aggregates).cost().await };

@@ -23,7 +23,7 @@ use crate::checkpoint::{self, Checkpoint, CheckpointPhase, CheckpointStore, Clai
 use crate::error_chain::error_chain;
 use crate::event::{Epoch, Term};
 use crate::publish::{
-    self, PublishEnd, PublishTerm, PublishTracer, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
+    self, PublishClaim, PublishEnd, PublishTracer, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
 };
 use crate::source::SourceConfig;
 use crate::stored::ClaimCheckStore;
@@ -385,7 +385,7 @@ impl Producer {
             claim_checks: ClaimCheckStore::new(coordination, self.config.publish.keep_oversize),
             rejected: RejectedStore::new(coordination, pipeline),
         };
-        let term = PublishTerm { claim: claim.clone(), epoch };
+        let term = PublishClaim { claim: claim.clone(), epoch };
         Publisher::new(self.config.publish.clone(), term, topic, stores, self.publishing.clone())
             .with_tracer(self.tracer.clone())
     }

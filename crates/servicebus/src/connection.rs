@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use command::SendOutcome;
 pub(crate) use command::{
-    AttachRequest, Command, Inbound, LinkKey, OutcomeSender, OutgoingTransfer, SettleRequest, SharedOutcomeSender,
+    AttachRequest, Command, InboundEvent, LinkKey, OutcomeSender, OutgoingTransfer, SettleRequest, SharedOutcomeSender,
     WriteGuard,
 };
 
@@ -180,7 +180,7 @@ impl ClientConnection {
 pub(crate) struct LinkOptions {
     pub(crate) attach: Attach,
     pub(crate) address: Arc<str>,
-    pub(crate) inbound: Option<Inbound>,
+    pub(crate) inbound: Option<InboundEvent>,
     /// Receivers use an AMQP session of their own: delivery-ids then have no gaps and settle in ranges.
     pub(crate) own_session: bool,
     /// Target for credit plus unsettled deliveries; 0 grants no credit.

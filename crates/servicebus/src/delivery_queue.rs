@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use crate::client::ActiveConnection;
-use crate::connection::{ClientLink, Inbound, LinkOptions};
+use crate::connection::{ClientLink, InboundEvent, LinkOptions};
 use crate::error::{ClientOperation, Error};
 use crate::message::ReceivedMessage;
 
@@ -32,7 +32,7 @@ impl DeliveryQueue {
         deadline: Instant,
     ) -> Result<Self, Error> {
         let (messages, deliveries) = mpsc::unbounded_channel();
-        let inbound = Some(Inbound::Messages(messages));
+        let inbound = Some(InboundEvent::Messages(messages));
         let attaching = LinkOptions { attach, address, inbound, own_session: true, credit, guard: None };
         let link = Arc::new(connected.attach(attaching, deadline).await?);
         Ok(Self { link, number: NUMBERS.fetch_add(1, Relaxed), deliveries })

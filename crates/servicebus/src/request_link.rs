@@ -12,7 +12,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use crate::connection::{ClientConnection, ClientLink, Command, Inbound, LinkOptions, OutcomeSender, OutgoingTransfer};
+use crate::connection::{
+    ClientConnection, ClientLink, Command, InboundEvent, LinkOptions, OutcomeSender, OutgoingTransfer,
+};
 use crate::error::{ClientOperation, Error};
 
 /// Responses in flight at most. Further requests wait on the other side.
@@ -98,7 +100,7 @@ impl RequestLink {
             credit,
             guard: None,
         };
-        let responses = pair(receive, Some(Inbound::Responses(Arc::clone(&pending))), RESPONSE_CREDIT);
+        let responses = pair(receive, Some(InboundEvent::Responses(Arc::clone(&pending))), RESPONSE_CREDIT);
         let (responses, requests) =
             tokio::try_join!(connection.attach(responses, deadline), connection.attach(pair(send, None, 0), deadline))?;
         Ok(Self { requests, responses, pending, reply_to, numbers: AtomicU64::new(1) })

@@ -15,7 +15,7 @@ mod shared;
 
 use std::path::Path;
 
-use mongod::{Binaries, Environment, MongoSource, ProgressStyle};
+use mongod::{Environment, MongoSource, ProgramPaths, ProgressStyle};
 
 pub use error::Error;
 pub use replica_set::{ReplicaSet, ReplicaSetConfig};
@@ -27,16 +27,16 @@ pub use shared::{ScratchDatabase, SharedMongo, SharedMongoServer, shared};
 const BINARIES_VARIABLE: &str = "HEADWATER_TEST_MONGOD_DIR";
 
 /// The mongod and mongos binaries of this test run.
-pub async fn binaries() -> Result<Binaries, Error> {
+pub async fn binaries() -> Result<ProgramPaths, Error> {
     if let Some(folder) = std::env::var_os(BINARIES_VARIABLE) {
-        return Ok(Binaries::in_folder(Path::new(&folder)));
+        return Ok(ProgramPaths::in_folder(Path::new(&folder)));
     }
     tokio::task::spawn_blocking(find_binaries).await.expect("the search for a mongod does not panic")
 }
 
-fn find_binaries() -> Result<Binaries, Error> {
+fn find_binaries() -> Result<ProgramPaths, Error> {
     match mongod::provide(None, &Environment::from_process(), ProgressStyle::to_stderr())? {
-        MongoSource::Binaries(binaries) => Ok(binaries),
+        MongoSource::ProgramPaths(binaries) => Ok(binaries),
         MongoSource::Uri(_) => unreachable!("no URI was given"),
     }
 }

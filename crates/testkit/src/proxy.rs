@@ -36,7 +36,7 @@ use tokio::{
 
 use acceptor::{ProxyAcceptor, ProxyCommand, ProxyLinks, ProxyPort};
 pub use connection::ProxyConnection;
-pub use counters::{ProxyCounters, Traffic};
+pub use counters::{ProxyCounters, ProxyTraffic};
 pub use fault::{Direction, FaultRule, NetworkFault, ProxyCloseReason};
 
 /// A running proxy. Dropping it closes its port and all its connections.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use admin::metrics::{self, Metric};
 use admin::status::{CheckpointStatus, ParkedCount, PodRole, PodStatus, ReadModelStatus, RejectedCount};
 use admin::{
-    Activity, LatencyBuckets, LatencyHistogram, LoopLiveness, PipelineStatus, PodSample, Readiness, ServiceHealth,
+    LatencyBuckets, LatencyHistogram, LoopActivity, LoopLiveness, PipelineStatus, PodSample, Readiness, ServiceHealth,
     WallTime,
 };
 
@@ -212,10 +212,10 @@ async fn a_stalled_loop_and_an_unready_service_are_reported() {
         vec![ServiceHealth { name: "producer", role: "leader", readiness, loops }]
     };
     let has = async |line: &str| fixture.get("/metrics").await.body.lines().any(|found| found == line);
-    fixture.set(|readings| readings.health.services = service(Readiness::Ready, Activity::Idle));
+    fixture.set(|readings| readings.health.services = service(Readiness::Ready, LoopActivity::Idle));
     assert!(has("headwater_service_ready{service=\"producer\"} 1").await);
     assert!(has("headwater_loop_stalled{service=\"producer\",loop=\"capture\"} 0").await);
-    let late = Activity::Active { at: Instant::now() };
+    let late = LoopActivity::Active { at: Instant::now() };
     fixture.set(|readings| readings.health.services = service(Readiness::NotReady("halted".into()), late));
     assert!(has("headwater_service_ready{service=\"producer\"} 0").await);
     assert!(has("headwater_loop_stalled{service=\"producer\",loop=\"capture\"} 1").await);

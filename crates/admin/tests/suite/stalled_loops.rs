@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use admin::{Activity, Heartbeat, LoopLiveness, PodHealth, Readiness, ServiceHealth};
+use admin::{Heartbeat, LoopActivity, LoopLiveness, PodHealth, Readiness, ServiceHealth};
 
 use crate::fixture::AdminFixture;
 
@@ -58,7 +58,7 @@ async fn a_halted_service_leaves_the_pod_live_but_not_ready() {
         name: "producer",
         role: "leader",
         readiness: Readiness::NotReady("operator action required: E0001".into()),
-        loops: vec![LoopLiveness { name: "capture", activity: Activity::Idle, limit: Duration::from_secs(30) }],
+        loops: vec![LoopLiveness { name: "capture", activity: LoopActivity::Idle, limit: Duration::from_secs(30) }],
     };
     fixture.set(|readings| readings.health.services = vec![halted]);
     assert_eq!(fixture.get("/healthz").await.status, 200);

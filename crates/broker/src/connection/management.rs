@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 
 use super::attach::find_receiver_source;
 use super::decode;
+use super::deliveries::changed_properties;
 use super::encode::{self, DeliveryForm, WireMessageState, to_millis};
 use super::links::ReceiverSource;
 use super::node_requests::{NodeResponse, StatusFieldNames};
-use super::outbound::changed_properties;
 use crate::core::{
     CallContext, Core, EntityId, Error, LockToken, MessageDelivery, MessageState, ReceiveMode, SequenceNumber,
     SettlementOutcome, Timestamp,

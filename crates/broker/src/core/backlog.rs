@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::expiry_time::ExpiryTime;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// Large enough that the chunk header costs nothing, small enough that removing from the middle moves little.
 const CHUNK: usize = 256;
@@ -23,7 +23,7 @@ const PARTITION_SHIFT: u32 = 8;
 /// One message in a backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QueuedMessage {
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
     /// Counter minus the chunk's base.
     offset: u32,
     pub(super) expires: ExpiryTime,
@@ -32,7 +32,7 @@ pub(super) struct QueuedMessage {
 }
 
 impl QueuedMessage {
-    pub(super) fn new(location: Location, partition: u8, expires: ExpiryTime) -> Self {
+    pub(super) fn new(location: JournalLocation, partition: u8, expires: ExpiryTime) -> Self {
         Self { location, offset: 0, expires, delivery_count: 0, flags: u16::from(partition) << PARTITION_SHIFT }
     }
 
@@ -120,7 +120,7 @@ impl SessionBacklog {
         Some(self.chunks[chunk].messages[index])
     }
 
-    pub(super) fn location_mut(&mut self, counter: u64) -> Option<&mut Location> {
+    pub(super) fn location_mut(&mut self, counter: u64) -> Option<&mut JournalLocation> {
         let (chunk, index) = self.find(counter)?;
         Some(&mut self.chunks[chunk].messages[index].location)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::id::{CoreLinkId, LockToken, SequenceNumber, Timestamp};
 use super::message_overrides::MessageOverrides;
-use crate::journal::{Journal, Location};
+use crate::journal::{Journal, JournalLocation};
 
 /// The inputs of every call: the current time, the journal, and the list that receives effects.
 pub struct CallContext<'a> {
@@ -42,7 +42,7 @@ pub struct MessageDelivery {
     pub delivery_count: u16,
     pub locked_until: Timestamp,
     /// Location of the body and its [`StoredEnvelope`](super::StoredEnvelope).
-    pub location: Location,
+    pub location: JournalLocation,
     pub overrides: Option<Arc<MessageOverrides>>,
     /// Receive-and-delete: the message is already removed from its queue. **The engine releases `location`** in the
     /// journal after it has read the body or closed the link.

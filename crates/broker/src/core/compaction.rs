@@ -9,7 +9,7 @@ use super::error::Error;
 use super::id::{EntityId, QueueId, Subqueue};
 use super::record::{BodyMoved, BodyOwner, JournalRecord};
 use super::sessions::TableSlot;
-use crate::journal::{JournalEntry, Location};
+use crate::journal::{JournalEntry, JournalLocation};
 
 /// Progress of one compaction pass over a set of segments.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ impl Compaction {
 
 /// A body in one of the segments, with the object that refers to it.
 struct LocatedBody {
-    location: Location,
+    location: JournalLocation,
     session: Option<std::sync::Arc<str>>,
     key: OwnerKey,
 }
@@ -89,12 +89,12 @@ impl Core {
     }
 
     /// Visits every reference to a body exactly once.
-    pub fn visit_bodies(&self, mut visit: impl FnMut(Location)) {
+    pub fn visit_bodies(&self, mut visit: impl FnMut(JournalLocation)) {
         self.entities.values().for_each(|entity| entity.visit_bodies(&mut visit));
     }
 
     /// Points an owner to a body's new location; false if it no longer refers to the old one.
-    pub(super) fn relocate(&mut self, owner: &BodyOwner<'_>, from: Location, to: Location) -> bool {
+    pub(super) fn relocate(&mut self, owner: &BodyOwner<'_>, from: JournalLocation, to: JournalLocation) -> bool {
         match self.location_of(owner) {
             Some(location) if *location == from => {
                 *location = to;
@@ -150,7 +150,7 @@ impl Core {
         owners.into_iter().filter(|owner| self.refers_to(owner, found.location)).collect()
     }
 
-    fn refers_to(&mut self, owner: &BodyOwner<'_>, location: Location) -> bool {
+    fn refers_to(&mut self, owner: &BodyOwner<'_>, location: JournalLocation) -> bool {
         self.location_of(owner).is_some_and(|current| *current == location)
     }
 
@@ -165,7 +165,7 @@ impl Core {
         }
     }
 
-    fn location_of(&mut self, owner: &BodyOwner<'_>) -> Option<&mut Location> {
+    fn location_of(&mut self, owner: &BodyOwner<'_>) -> Option<&mut JournalLocation> {
         match *owner {
             BodyOwner::Scheduled { entity, counter } => {
                 let ingress = self.entities.get_mut(&entity)?.ingress.as_mut()?;
@@ -188,13 +188,13 @@ impl Core {
 /// The session id a message was sent with. A subscription without sessions does not store it.
 fn message_session(meta: &[u8]) -> Option<&str> {
     match JournalRecord::decode(meta) {
-        Ok(JournalRecord::Enqueued(record)) => record.session,
+        Ok(JournalRecord::EnqueuedRecord(record)) => record.session,
         _ => None,
     }
 }
 
 impl Entity {
-    pub(super) fn visit_bodies(&self, visit: &mut dyn FnMut(Location)) {
+    pub(super) fn visit_bodies(&self, visit: &mut dyn FnMut(JournalLocation)) {
         let scheduled = self.ingress.iter().flat_map(|ingress| ingress.schedule.iter_from(0));
         scheduled.for_each(|(_, message)| visit(message.location));
         for queue in self.egress.iter().flat_map(|egress| egress.queues()) {
@@ -260,7 +260,7 @@ impl Entity {
         };
         let from = if at == slot { from } else { 0 };
         let mut found = Vec::new();
-        let mut add = |location: Location, key: OwnerKey| {
+        let mut add = |location: JournalLocation, key: OwnerKey| {
             if segments.contains(&location.segment) {
                 found.push(LocatedBody { location, session: session.id.clone(), key });
             }

@@ -10,7 +10,7 @@ use super::id::{CoreLinkId, LockToken, QueueId};
 use super::outgoing_budget::OutgoingBudget;
 use super::record::JournalRecord;
 use super::timers::TimerQueue;
-use crate::journal::{AppendError, JournalEntry, Location};
+use crate::journal::{AppendError, JournalEntry, JournalLocation};
 
 /// Limits of one broker; they apply to all entities.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl CoreState {
         &mut self,
         call: &mut CallContext<'_>,
         group: RecordGroup<'_>,
-        locations: &mut Vec<Location>,
+        locations: &mut Vec<JournalLocation>,
     ) -> Result<(), AppendError> {
         let result = if group.parts.is_empty() { Ok(()) } else { call.journal.append(&group.entries(), locations) };
         self.buffer = group.buffer;

@@ -16,7 +16,7 @@ use super::queue_context::QueueContext;
 use super::receivers::ReceiveMode;
 use super::record::{JournalRecord, SessionStateLocation, SessionStateRecord, StoredEnvelope};
 use super::sessions::{QueueSessions, StoredState, TableSlot};
-use crate::journal::{JournalEntry, Location};
+use crate::journal::{JournalEntry, JournalLocation};
 
 /// Azure Service Bus's limit for one bulk delete.
 const MAX_DELETED: usize = 4000;
@@ -30,7 +30,7 @@ pub struct PeekedMessage {
     pub sequence: SequenceNumber,
     pub state: MessageState,
     pub delivery_count: u16,
-    pub location: Location,
+    pub location: JournalLocation,
     pub overrides: Option<Arc<MessageOverrides>>,
 }
 

@@ -14,7 +14,7 @@ use super::receivers::QueueReceivers;
 use super::sessions::{QueueSessions, StoredState, TableSlot};
 use super::settle::PropertyUpdates;
 use super::waiting_attaches::WaitingAttaches;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// The parts of an entity's description that apply to this queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -219,7 +219,7 @@ impl MessageUpdate {
 
 impl MessageQueue {
     /// Replaces a session's state; returns the location of the old one.
-    pub(super) fn set_state(&mut self, slot: TableSlot, state: Option<StoredState>) -> Option<Location> {
+    pub(super) fn set_state(&mut self, slot: TableSlot, state: Option<StoredState>) -> Option<JournalLocation> {
         let old = std::mem::replace(&mut self.sessions.get_mut(slot).state, state.map(Box::new));
         self.bytes += state.map_or(0, |state| u64::from(state.location.len));
         let old = old.map(|old| old.location);

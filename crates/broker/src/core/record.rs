@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::duplicate_history::Fingerprint;
 use super::id::{EntityId, QueueId, SequenceNumber, Timestamp};
 use super::message_overrides::MessageOverrides;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 mod codec;
 mod read;
@@ -32,9 +32,9 @@ pub(super) enum JournalRecord<'a> {
         id: EntityId,
     },
     /// A message was enqueued. Has no body if no queue takes the message (a topic without subscriptions).
-    Enqueued(Enqueued<'a>),
+    EnqueuedRecord(EnqueuedRecord<'a>),
     /// A scheduled message became active, under a new sequence number.
-    Activated(Activated<'a>),
+    ActivatedRecord(ActivatedRecord<'a>),
     /// Scheduled messages were cancelled.
     Cancelled {
         entity: EntityId,
@@ -90,7 +90,7 @@ pub(super) struct EnqueueTarget {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Enqueued<'a> {
+pub(super) struct EnqueuedRecord<'a> {
     /// The queue or topic the message was sent to.
     pub(super) entity: EntityId,
     pub(super) sequence: SequenceNumber,
@@ -105,14 +105,14 @@ pub(super) struct Enqueued<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Activated<'a> {
+pub(super) struct ActivatedRecord<'a> {
     pub(super) entity: EntityId,
     pub(super) scheduled_counter: u64,
     pub(super) sequence: SequenceNumber,
     pub(super) at: Timestamp,
     pub(super) time_to_live: Option<u64>,
     pub(super) session: SessionRef<'a>,
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
     pub(super) targets: Vec<EnqueueTarget>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct DeadLettered<'a> {
     /// Its counter in the dead-letter queue.
     pub(super) counter: u64,
     pub(super) delivery_count: u16,
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
     pub(super) overrides: Arc<MessageOverrides>,
 }
 
@@ -152,12 +152,12 @@ pub(super) enum SessionStateLocation {
     /// In this record's body.
     Body,
     /// Snapshot: at an existing location.
-    At(Location),
+    At(JournalLocation),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct BodyMoved<'a> {
-    pub(super) from: Location,
+    pub(super) from: JournalLocation,
     pub(super) owners: Vec<BodyOwner<'a>>,
     pub(super) original: &'a [u8],
 }
@@ -180,7 +180,7 @@ pub(super) struct BacklogRecord<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct BacklogEntry {
     pub(super) counter: u64,
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
     pub(super) expires: u32,
     pub(super) delivery_count: u16,
     pub(super) flags: u16,
@@ -193,7 +193,7 @@ pub(super) struct ScheduledRecord<'a> {
     pub(super) due_at: Timestamp,
     pub(super) time_to_live: Option<u64>,
     pub(super) session: SessionRef<'a>,
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
 }
 
 /// What the broker stored about a message besides its body; needed to build the delivery.
@@ -213,7 +213,7 @@ impl StoredEnvelope {
     /// Decodes the `meta` that [`crate::journal::Journal::read`] returns with the body.
     pub fn decode(meta: &Bytes) -> Result<Self, MalformedRecord> {
         match JournalRecord::decode(meta)? {
-            JournalRecord::Enqueued(record) => Ok(Self {
+            JournalRecord::EnqueuedRecord(record) => Ok(Self {
                 enqueued_at: record.due_at.map_or(record.enqueued_at, |due| due.max(record.enqueued_at)),
                 sequence: record.sequence,
                 time_to_live: record.time_to_live,

@@ -15,11 +15,11 @@ use super::record::*;
 use super::scheduled_messages::ScheduledMessage;
 use super::sessions::{StoredState, TableSlot};
 use super::topic::RoutedMessage;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 impl Core {
     /// Replays one record, with the location of its body if it has one.
-    pub fn replay(&mut self, meta: &[u8], body: Option<Location>) -> Result<(), MalformedRecord> {
+    pub fn replay(&mut self, meta: &[u8], body: Option<JournalLocation>) -> Result<(), MalformedRecord> {
         match JournalRecord::decode(meta)? {
             JournalRecord::Entity(record) => self.replay_entity(&record)?,
             JournalRecord::EntityDeleted { id } => {
@@ -27,8 +27,8 @@ impl Core {
                 self.next_entity = self.next_entity.max(id.0 + 1);
                 self.remove_entity(id);
             }
-            JournalRecord::Enqueued(record) => self.replay_enqueued(&record, body),
-            JournalRecord::Activated(record) => self.replay_activated(&record),
+            JournalRecord::EnqueuedRecord(record) => self.replay_enqueued(&record, body),
+            JournalRecord::ActivatedRecord(record) => self.replay_activated(&record),
             JournalRecord::Cancelled { entity, counters } => {
                 if let Ok(ingress) = self.ingress_mut(entity) {
                     counters.iter().for_each(|counter| drop(ingress.schedule.remove(*counter)));
@@ -105,7 +105,7 @@ impl Core {
         Ok(())
     }
 
-    fn replay_enqueued(&mut self, record: &Enqueued<'_>, body: Option<Location>) {
+    fn replay_enqueued(&mut self, record: &EnqueuedRecord<'_>, body: Option<JournalLocation>) {
         self.record_as_seen(record);
         match (record.due_at, body) {
             (Some(due_at), Some(location)) => self.schedule(record, due_at, location),
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    fn replay_activated(&mut self, record: &Activated<'_>) {
+    fn replay_activated(&mut self, record: &ActivatedRecord<'_>) {
         let Ok(ingress) = self.ingress_mut(record.entity) else { return };
         ingress.schedule.remove(record.scheduled_counter);
         ingress.counter = ingress.counter.max(record.sequence.counter());
@@ -148,7 +148,7 @@ impl Core {
         }
     }
 
-    fn replay_state(&mut self, record: &SessionStateRecord<'_>, body: Option<Location>) {
+    fn replay_state(&mut self, record: &SessionStateRecord<'_>, body: Option<JournalLocation>) {
         let Some(queue) = self.queue_mut(record.queue) else { return };
         let location = match record.state {
             SessionStateLocation::Cleared => None,
@@ -160,7 +160,7 @@ impl Core {
         queue.sessions.remove_if_idle(slot);
     }
 
-    fn replay_moved(&mut self, record: &BodyMoved<'_>, body: Option<Location>) {
+    fn replay_moved(&mut self, record: &BodyMoved<'_>, body: Option<JournalLocation>) {
         let Some(to) = body else { return };
         for owner in &record.owners {
             self.relocate(owner, record.from, to);

@@ -10,11 +10,11 @@ use super::call_context::CallContext;
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::queue_context::RETRY;
-use super::record::{Activated, JournalRecord};
+use super::record::{ActivatedRecord, JournalRecord};
 use super::settle::MAX_PER_TIMER;
 use super::timers::Timer;
 use super::topic::RoutedMessage;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ScheduledMessage {
@@ -22,7 +22,7 @@ pub(super) struct ScheduledMessage {
     pub(super) due_at: Timestamp,
     pub(super) time_to_live: Option<u64>,
     pub(super) session: Option<Box<str>>,
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
 }
 
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ impl Core {
         let sequence = SequenceNumber::new(message.sequence.partition() as u8, ingress.counter + 1);
         let session = message.session.as_deref();
         let targets = self.select_targets(entity, session, message.time_to_live, &mut Vec::new());
-        let record = Activated {
+        let record = ActivatedRecord {
             entity,
             scheduled_counter: counter,
             sequence,
@@ -145,7 +145,7 @@ impl Core {
             location: message.location,
             targets,
         };
-        self.state.append_record(call, &JournalRecord::Activated(record.clone()))?;
+        self.state.append_record(call, &JournalRecord::ActivatedRecord(record.clone()))?;
         let ingress = self.ingress_mut(entity)?;
         ingress.schedule.remove(counter);
         ingress.counter = sequence.counter();

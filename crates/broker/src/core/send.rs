@@ -14,11 +14,11 @@ use super::entity::{Entity, Ingress};
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::partition;
-use super::record::Enqueued;
+use super::record::EnqueuedRecord;
 use super::scheduled_messages::ScheduledMessage;
 use super::timers::Timer;
 use super::topic::RoutedMessage;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// Maximum characters of message ids, session ids and partition keys.
 const MAX_ID: usize = 128;
@@ -101,7 +101,7 @@ impl Core {
         now: Timestamp,
         id: EntityId,
         messages: &'a [IncomingMessage],
-    ) -> Result<Vec<Option<Enqueued<'a>>>, Error> {
+    ) -> Result<Vec<Option<EnqueuedRecord<'a>>>, Error> {
         let entity = &self.entities[&id];
         let (ingress, description) = match (&entity.ingress, entity.description.ingress()) {
             (Some(ingress), Some(description)) => (ingress, description),
@@ -129,7 +129,7 @@ impl Core {
                 None => self.select_targets(id, session, time_to_live, &mut batch.reserved_counters),
             };
             let sequence = SequenceNumber::new(partition, batch.counter);
-            Some(Enqueued {
+            Some(EnqueuedRecord {
                 entity: id,
                 sequence,
                 enqueued_at: now,
@@ -148,8 +148,8 @@ impl Core {
         call: &mut CallContext<'_>,
         entity: EntityId,
         messages: &[IncomingMessage],
-        records: &[Option<Enqueued<'_>>],
-    ) -> Result<Vec<Location>, Error> {
+        records: &[Option<EnqueuedRecord<'_>>],
+    ) -> Result<Vec<JournalLocation>, Error> {
         let mut group = self.state.begin_group();
         for (message, record) in messages.iter().zip(records) {
             let Some(record) = record else { continue };
@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// Records the sequence number and the message id as used, whether or not the message is stored.
-    pub(super) fn record_as_seen(&mut self, record: &Enqueued<'_>) {
+    pub(super) fn record_as_seen(&mut self, record: &EnqueuedRecord<'_>) {
         let Ok(ingress) = self.ingress_mut(record.entity) else { return };
         ingress.counter = ingress.counter.max(record.sequence.counter());
         // Replay only sees the chosen partition; continuing after it keeps the round robin even.
@@ -175,7 +175,12 @@ impl Core {
         }
     }
 
-    fn enqueue_or_schedule(&mut self, call: &mut CallContext<'_>, record: &Enqueued<'_>, location: Location) {
+    fn enqueue_or_schedule(
+        &mut self,
+        call: &mut CallContext<'_>,
+        record: &EnqueuedRecord<'_>,
+        location: JournalLocation,
+    ) {
         let Some(due_at) = record.due_at else {
             return self.enqueue(call, &RoutedMessage::of(record, location), &record.targets);
         };
@@ -183,7 +188,7 @@ impl Core {
         self.state.timers.set(Timer::ScheduledMessages(record.entity), due_at);
     }
 
-    pub(super) fn schedule(&mut self, record: &Enqueued<'_>, due_at: Timestamp, location: Location) {
+    pub(super) fn schedule(&mut self, record: &EnqueuedRecord<'_>, due_at: Timestamp, location: JournalLocation) {
         let message = ScheduledMessage {
             sequence: record.sequence,
             due_at,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::backlog::SessionBacklog;
 use super::id::{CoreLinkId, LockToken, Timestamp};
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// Slot of a session in its queue's table. Not stable across restarts.
 pub(super) type TableSlot = u32;
@@ -33,7 +33,7 @@ pub(super) struct SessionLock {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoredState {
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
     pub(super) updated_at: Timestamp,
 }
 

@@ -7,9 +7,9 @@ use super::dead_letter::{self, DeadLetterReason};
 use super::entity::Entity;
 use super::expiry_time::ExpiryTime;
 use super::id::{EntityId, QueueId, SequenceNumber, Subqueue, Timestamp};
-use super::record::{Activated, EnqueueTarget, Enqueued};
+use super::record::{ActivatedRecord, EnqueueTarget, EnqueuedRecord};
 use super::send::shorter_ttl;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// A stored message on its way to the queues that get it.
 pub(super) struct RoutedMessage<'a> {
@@ -19,7 +19,7 @@ pub(super) struct RoutedMessage<'a> {
     pub(super) start: Timestamp,
     pub(super) time_to_live: Option<u64>,
     pub(super) session: Option<&'a str>,
-    pub(super) location: Location,
+    pub(super) location: JournalLocation,
 }
 
 impl Core {
@@ -82,8 +82,8 @@ impl Core {
     }
 }
 
-impl<'a> From<&Activated<'a>> for RoutedMessage<'a> {
-    fn from(record: &Activated<'a>) -> Self {
+impl<'a> From<&ActivatedRecord<'a>> for RoutedMessage<'a> {
+    fn from(record: &ActivatedRecord<'a>) -> Self {
         Self {
             entity: record.entity,
             sequence: record.sequence,
@@ -96,7 +96,7 @@ impl<'a> From<&Activated<'a>> for RoutedMessage<'a> {
 }
 
 impl<'a> RoutedMessage<'a> {
-    pub(super) fn of(record: &Enqueued<'a>, location: Location) -> Self {
+    pub(super) fn of(record: &EnqueuedRecord<'a>, location: JournalLocation) -> Self {
         Self {
             entity: record.entity,
             sequence: record.sequence,

@@ -119,10 +119,10 @@ pub(super) fn link_of(effect: &Effect) -> CoreLinkId {
 mod tests {
     use super::*;
     use crate::core::{LockToken, SequenceNumber};
-    use crate::journal::{JournalEntry, Location};
+    use crate::journal::{JournalEntry, JournalLocation};
     use crate::store::{LogStore, StoreFolder, StoreOptions};
 
-    fn deliver(location: Location, settled: bool) -> Effect {
+    fn deliver(location: JournalLocation, settled: bool) -> Effect {
         let delivery = MessageDelivery {
             token: LockToken(1),
             sequence: SequenceNumber(1),

@@ -33,7 +33,7 @@ pub trait NamespaceBackend: Clone + Send + Sync + 'static {
     /// Ordered by name. Returns at most `page.top` entities; fewer means that there are no more.
     fn list(
         &self,
-        listing: Listing,
+        listing: EntityListing,
         page: PageRange,
     ) -> impl Future<Output = Result<Vec<AdminEntity>, BackendError>> + Send;
 
@@ -42,7 +42,7 @@ pub trait NamespaceBackend: Clone + Send + Sync + 'static {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listing {
+pub enum EntityListing {
     Queues,
     Topics,
     Subscriptions { topic: String },

@@ -21,7 +21,7 @@ mod service;
 mod test_hooks;
 mod write_timeout;
 
-pub use backend::{BackendError, Listing, NamespaceBackend, PageRange};
+pub use backend::{BackendError, EntityListing, NamespaceBackend, PageRange};
 pub use server::serve_connection;
 pub use service::{Config, HttpService};
 pub use test_hooks::{FaultKind, FaultSchedule, FaultSpec, TEST_TOKEN_HEADER, TestCommand, TestReport};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::backend::{Listing, PageRange};
+use super::backend::{EntityListing, PageRange};
 use super::response::HttpError;
 use crate::atom::{ApiVersion, EntityAddress};
 
@@ -15,7 +15,7 @@ const MAX_TOP: usize = 1000;
 pub(super) enum Route {
     Health,
     NamespaceInfo,
-    List(Listing),
+    List(EntityListing),
     Entity(EntityAddress),
     Rules {
         topic: String,
@@ -47,8 +47,12 @@ pub(super) fn parse_route(path: &str, query: &Query) -> Result<Route, HttpError>
         // SDKs always send their version. Then this is a queue named `health`.
         ("health", None) if query.version.is_none() => Ok(Route::Health),
         ("$namespaceinfo", None) => Ok(Route::NamespaceInfo),
-        ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("queues") => Ok(Route::List(Listing::Queues)),
-        ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("topics") => Ok(Route::List(Listing::Topics)),
+        ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("queues") => {
+            Ok(Route::List(EntityListing::Queues))
+        }
+        ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("topics") => {
+            Ok(Route::List(EntityListing::Topics))
+        }
         ("$test", rest) => Ok(Route::Test(rest.map_or_else(String::new, |(_, rest)| rest.to_owned()))),
         (special, _) if special.starts_with('$') => Err(HttpError::not_found(path)),
         _ => parse_entity_path(path),
@@ -61,7 +65,7 @@ fn parse_entity_path(path: &str) -> Result<Route, HttpError> {
     };
     let topic = topic.to_owned();
     if below.is_empty() {
-        return Ok(Route::List(Listing::Subscriptions { topic }));
+        return Ok(Route::List(EntityListing::Subscriptions { topic }));
     }
     let Some((name, rule)) = split_at_segment(below, "/rules") else {
         let name = single_segment(below)?;
@@ -172,15 +176,15 @@ mod tests {
             ("/subscriptionsx", Route::Entity(EntityAddress::Entity("subscriptionsx".into()))),
             ("/t/subscriptionsx", Route::Entity(EntityAddress::Entity("t/subscriptionsx".into()))),
             ("/subscriptions", Route::Entity(EntityAddress::Entity("subscriptions".into()))),
-            ("/t/subscriptions", Route::List(Listing::Subscriptions { topic: "t".into() })),
+            ("/t/subscriptions", Route::List(EntityListing::Subscriptions { topic: "t".into() })),
             ("/a/b/Subscriptions/s", subscription("a/b", "s")),
             ("/a%2Fb/subscriptions/s", subscription("a/b", "s")),
             ("/t/SUBSCRIPTIONS/S", subscription("t", "S")),
             ("/t/Subscriptions/s/Rules", Route::Rules { topic: "t".into(), subscription: "s".into() }),
             ("/t/subscriptions/s/rules/$Default", rule("t", "s", "$Default")),
             ("/t/subscriptions/s/rules/%24Default", rule("t", "s", "$Default")),
-            ("/$Resources/queues", Route::List(Listing::Queues)),
-            ("/%24Resources/Topics", Route::List(Listing::Topics)),
+            ("/$Resources/queues", Route::List(EntityListing::Queues)),
+            ("/%24Resources/Topics", Route::List(EntityListing::Topics)),
             ("/$namespaceinfo", Route::NamespaceInfo),
             ("/$test/clock", Route::Test("clock".into())),
             ("/health", Route::Entity(EntityAddress::Entity("health".into()))),

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::backend::{Listing, NamespaceBackend, PageRange};
+use super::backend::{EntityListing, NamespaceBackend, PageRange};
 use super::response::{self, HttpError, HttpResponse};
 use super::route::{self, Query, Route};
 use super::rules;
@@ -156,14 +156,14 @@ impl<N: NamespaceBackend> HttpService<N> {
         }
     }
 
-    async fn list(&self, request: &AdminRequest, listing: Listing) -> Result<HttpResponse, HttpError> {
+    async fn list(&self, request: &AdminRequest, listing: EntityListing) -> Result<HttpResponse, HttpError> {
         if request.method != Method::GET {
             return Err(HttpError::method_not_allowed(&request.method));
         }
         let (title, path) = match &listing {
-            Listing::Queues => ("Queues", "$Resources/queues".to_owned()),
-            Listing::Topics => ("Topics", "$Resources/topics".to_owned()),
-            Listing::Subscriptions { topic } => ("Subscriptions", format!("{topic}/Subscriptions")),
+            EntityListing::Queues => ("Queues", "$Resources/queues".to_owned()),
+            EntityListing::Topics => ("Topics", "$Resources/topics".to_owned()),
+            EntityListing::Subscriptions { topic } => ("Subscriptions", format!("{topic}/Subscriptions")),
         };
         let PageRange { skip, top } = request.query.page;
         // One more than requested shows whether another page follows.

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
+use super::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
 
 /// Keeps bodies in memory and frees them with their last reference. Nothing can be recovered from it.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ struct VolatileSlot {
 }
 
 impl Journal for VolatileJournal {
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         for entry in group {
             let Some(body) = entry.body else { continue };
             let stored = StoredEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
@@ -34,26 +34,26 @@ impl Journal for VolatileJournal {
                 self.slots.push(slot);
                 self.slots.len() as u32 - 1
             };
-            locations.push(Location { segment: 0, offset, len: body.len() as u32 });
+            locations.push(JournalLocation { segment: 0, offset, len: body.len() as u32 });
         }
         self.appended += 1;
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
         match self.slots.get(location.offset as usize) {
             Some(Some(slot)) => Ok(slot.stored.clone()),
             _ => Err(ReadError::Missing(location)),
         }
     }
 
-    fn retain(&mut self, location: Location, more: u32) {
+    fn retain(&mut self, location: JournalLocation, more: u32) {
         if let Some(Some(slot)) = self.slots.get_mut(location.offset as usize) {
             slot.references += more;
         }
     }
 
-    fn release(&mut self, location: Location) {
+    fn release(&mut self, location: JournalLocation) {
         let Some(place) = self.slots.get_mut(location.offset as usize) else { return };
         let Some(slot) = place else { return };
         slot.references = slot.references.saturating_sub(1);
@@ -85,7 +85,7 @@ pub struct MemoryJournal {
 #[derive(Debug, Clone)]
 pub struct MemoryEntry {
     pub meta: Vec<u8>,
-    pub body: Option<Location>,
+    pub body: Option<JournalLocation>,
 }
 
 impl MemoryJournal {
@@ -105,7 +105,7 @@ impl MemoryJournal {
 }
 
 impl Journal for MemoryJournal {
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         if self.full {
             return Err(AppendError::Full);
         }
@@ -113,7 +113,7 @@ impl Journal for MemoryJournal {
         let mut entries = Vec::with_capacity(group.len());
         for entry in group {
             let body = entry.body.map(|body| {
-                let location = Location { segment, offset: self.bodies.len() as u32, len: body.len() as u32 };
+                let location = JournalLocation { segment, offset: self.bodies.len() as u32, len: body.len() as u32 };
                 let stored =
                     StoredEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
                 self.bodies.push((stored, i64::from(entry.references)));
@@ -126,16 +126,16 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
         let body = self.bodies.get(location.offset as usize);
         body.map(|(stored, _)| stored.clone()).ok_or(ReadError::Missing(location))
     }
 
-    fn retain(&mut self, location: Location, more: u32) {
+    fn retain(&mut self, location: JournalLocation, more: u32) {
         self.bodies[location.offset as usize].1 += i64::from(more);
     }
 
-    fn release(&mut self, location: Location) {
+    fn release(&mut self, location: JournalLocation) {
         self.bodies[location.offset as usize].1 -= 1;
     }
 

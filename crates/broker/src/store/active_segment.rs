@@ -6,7 +6,7 @@ use super::blocks::BlockWriter;
 use super::frame::{ENTRY_HEADER, encode};
 use super::segment_table::SegmentTable;
 use super::unsynced_tail::UnsyncedTail;
-use crate::journal::{JournalEntry, Location};
+use crate::journal::{JournalEntry, JournalLocation};
 
 pub(super) struct ActiveSegment {
     segment: u32,
@@ -48,7 +48,7 @@ impl ActiveSegment {
         salt: u32,
         index_limit: usize,
         segment_table: &mut SegmentTable,
-        locations: &mut Vec<Location>,
+        locations: &mut Vec<JournalLocation>,
     ) {
         // The frame states what is durable now, which recovery uses as proof.
         let (lsn, synced, segment, at) = (self.end(), state.synced, self.segment, self.length);
@@ -58,7 +58,8 @@ impl ActiveSegment {
         // The segment must be in the table before its entries are counted.
         segment_table.extend(segment, 0, lsn);
         encode(group, salt, lsn, synced, &mut chunk.bytes, |entry_at, entry| {
-            let body = entry.body.map(|body| Location { segment, offset: at + entry_at, len: body.len() as u32 });
+            let body =
+                entry.body.map(|body| JournalLocation { segment, offset: at + entry_at, len: body.len() as u32 });
             if let Some(location) = body {
                 segment_table.add_entry(location, (ENTRY_HEADER + entry.meta.len()) as u64, entry.references);
                 locations.push(location);

@@ -9,7 +9,7 @@ use std::io;
 
 use super::disk::DiskFile;
 use super::frame::{checksum, u32_at};
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 const BLOCK_HEADER: usize = 8;
 const RECORD_HEADER: usize = 16;
@@ -27,11 +27,12 @@ pub(super) struct BlockWriter {
 }
 
 impl BlockWriter {
-    pub(super) fn push(&mut self, meta: &[u8], body: Option<Location>, salt: u32) {
+    pub(super) fn push(&mut self, meta: &[u8], body: Option<JournalLocation>, salt: u32) {
         if self.open == self.bytes.len() {
             self.bytes.extend_from_slice(&[0; BLOCK_HEADER]);
         }
-        let Location { segment, offset, len } = body.unwrap_or(Location { segment: NO_BODY, offset: 0, len: 0 });
+        let JournalLocation { segment, offset, len } =
+            body.unwrap_or(JournalLocation { segment: NO_BODY, offset: 0, len: 0 });
         for field in [meta.len() as u32, segment, offset, len] {
             self.bytes.extend_from_slice(&field.to_le_bytes());
         }
@@ -74,7 +75,7 @@ pub(super) fn read_blocks(
     from: u64,
     to: u64,
     salt: u32,
-    mut record: impl FnMut(&[u8], Option<Location>),
+    mut record: impl FnMut(&[u8], Option<JournalLocation>),
 ) -> Result<u64, BlockReadError> {
     let mut at = from;
     let mut block = Vec::new();
@@ -103,13 +104,14 @@ fn read_block(file: &dyn DiskFile, at: u64, to: u64, salt: u32, block: &mut Vec<
     Ok(file.read_at(block, records_at)? == block.len() && checksum(salt, block) == u32_at(&header, 4))
 }
 
-fn decode_records(mut block: &[u8], record: &mut impl FnMut(&[u8], Option<Location>)) -> Option<u64> {
+fn decode_records(mut block: &[u8], record: &mut impl FnMut(&[u8], Option<JournalLocation>)) -> Option<u64> {
     let mut count = 0;
     while !block.is_empty() {
         let header = block.get(..RECORD_HEADER)?;
         let end = RECORD_HEADER + u32_at(header, 0) as usize;
         let meta = block.get(RECORD_HEADER..end)?;
-        let location = Location { segment: u32_at(header, 4), offset: u32_at(header, 8), len: u32_at(header, 12) };
+        let location =
+            JournalLocation { segment: u32_at(header, 4), offset: u32_at(header, 8), len: u32_at(header, 12) };
         record(meta, (location.segment != NO_BODY).then_some(location));
         block = &block[end..];
         count += 1;

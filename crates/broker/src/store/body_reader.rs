@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::disk::{Disk, DiskFile};
 use super::frame::{ENTRY_HEADER, decode_entry, entry_length};
 use super::layout::{PieceHeader, PieceName};
-use crate::journal::{Location, ReadError, StoredEntry};
+use crate::journal::{JournalLocation, ReadError, StoredEntry};
 
 /// Enough for all segments that are read at the same time; far below the limit on open files.
 const OPEN_FILES: usize = 64;
@@ -50,7 +50,7 @@ impl BodyReadAhead {
     }
 
     /// Copies the entry: the buffer is reused while callers keep entries.
-    fn entry(&self, name: PieceName, at: u64, location: Location, salt: u32) -> Option<StoredEntry> {
+    fn entry(&self, name: PieceName, at: u64, location: JournalLocation, salt: u32) -> Option<StoredEntry> {
         let (_, from) = self.place.filter(|(of, _)| *of == name)?;
         let bytes = self.bytes.get(usize::try_from(at.checked_sub(from)?).ok()?..)?;
         decode_stored(bytes, location, salt).ok()
@@ -62,7 +62,12 @@ impl BodyReader {
         Self { disk, open: VecDeque::new(), last: None, ahead: BodyReadAhead::default() }
     }
 
-    pub(super) fn read(&mut self, piece: PieceHeader, location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
+    pub(super) fn read(
+        &mut self,
+        piece: PieceHeader,
+        location: JournalLocation,
+        salt: u32,
+    ) -> Result<StoredEntry, ReadError> {
         let (name, at) = (piece.name, piece.file_offset(location.offset));
         let last = self.last.replace((name, at));
         // A stale buffer fails the checksum and falls through to a real read.
@@ -117,12 +122,12 @@ impl BodyReader {
 const LARGEST_META: usize = 1 << 20;
 
 /// Decodes the entry at the start of `bytes`. Copies it, because the unsynced tail reuses its buffers.
-pub(super) fn decode_stored(bytes: &[u8], location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
+pub(super) fn decode_stored(bytes: &[u8], location: JournalLocation, salt: u32) -> Result<StoredEntry, ReadError> {
     let length = entry_length(bytes).and_then(|length| bytes.get(..length)).ok_or(ReadError::Missing(location))?;
     entry(Bytes::copy_from_slice(length), location, salt)
 }
 
-fn entry(bytes: Bytes, location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
+fn entry(bytes: Bytes, location: JournalLocation, salt: u32) -> Result<StoredEntry, ReadError> {
     let bounds = decode_entry(&bytes, 0, salt).ok_or(ReadError::Corrupt(location))?;
     let body = bounds.body.filter(|body| body.len() == location.len as usize).ok_or(ReadError::Missing(location))?;
     Ok(StoredEntry { meta: bytes.slice(bounds.meta), body: bytes.slice(body) })
@@ -176,7 +181,7 @@ mod tests {
     }
 
     /// A piece with this many messages, and their locations.
-    fn piece(messages: u8) -> (PieceHeader, Vec<u8>, Vec<Location>) {
+    fn piece(messages: u8) -> (PieceHeader, Vec<u8>, Vec<JournalLocation>) {
         let header = PieceHeader { name: NAME, base: 0, start: 0, durable: 0 };
         let mut bytes = vec![0; header.file_offset(0) as usize];
         let mut locations = Vec::new();
@@ -184,7 +189,7 @@ mod tests {
             let (body, offset) = ([n; BODY], (bytes.len() as u64 - header.file_offset(0)) as u32);
             let group = [JournalEntry { meta: b"meta", body: Some(&body), references: 1 }];
             encode(&group, SALT, offset.into(), 0, &mut bytes, |at, _| {
-                locations.push(Location { segment: 1, offset: offset + at, len: BODY as u32 });
+                locations.push(JournalLocation { segment: 1, offset: offset + at, len: BODY as u32 });
             });
         }
         (header, bytes, locations)

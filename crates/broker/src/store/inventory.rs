@@ -14,7 +14,7 @@ use super::layout::{
 };
 
 #[derive(Debug)]
-pub(super) struct Inventory {
+pub(super) struct StoreInventory {
     pub(super) salt: u32,
     pub(super) segments: Vec<SegmentFiles>,
     pub(super) snapshot: Option<SnapshotFile>,
@@ -47,7 +47,7 @@ pub(super) struct SnapshotFile {
     pub(super) end: SnapshotFooter,
 }
 
-impl Inventory {
+impl StoreInventory {
     pub(super) fn scan(disk: &dyn Disk) -> Result<Self, OpenError> {
         let mut names = disk.list().map_err(OpenError::io("list the data folder of", FORMAT))?;
         names.sort_unstable();

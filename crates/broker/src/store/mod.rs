@@ -61,7 +61,7 @@ use snapshot_schedule::SnapshotSchedule;
 use store_threads::StoreThreads;
 use unsynced_tail::{SharedTail, UnsyncedTail};
 
-use crate::journal::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
+use crate::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
 
 /// Settings of a store.
 #[derive(Clone)]
@@ -247,7 +247,7 @@ impl LogStore {
     }
 
     /// Adds one record to the snapshot in progress.
-    pub fn put_snapshot_record(&mut self, meta: &[u8], body: Option<Location>) {
+    pub fn put_snapshot_record(&mut self, meta: &[u8], body: Option<JournalLocation>) {
         self.snapshots.put_record(meta, body, self.salt, &self.threads);
     }
 
@@ -265,8 +265,8 @@ impl LogStore {
     }
 
     /// This journal for [`MaintenanceTask::Compact`]: it may use the reserved disk space.
-    pub fn compaction_journal(&mut self) -> CompactionJournal<'_> {
-        CompactionJournal(self)
+    pub fn compaction_journal(&mut self) -> ReserveBackedJournal<'_> {
+        ReserveBackedJournal(self)
     }
 
     fn process_reports(&mut self) {
@@ -297,7 +297,7 @@ impl LogStore {
     fn append_group(
         &mut self,
         group: &[JournalEntry<'_>],
-        locations: &mut Vec<Location>,
+        locations: &mut Vec<JournalLocation>,
         with_reserve: bool,
     ) -> Result<(), AppendError> {
         let length = frame::encoded_length(group);
@@ -335,11 +335,11 @@ impl LogStore {
 }
 
 impl Journal for LogStore {
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         self.append_group(group, locations, false)
     }
 
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
         let state = self.shared.lock();
         if let Some(bytes) = state.unsynced(location.segment, location.offset) {
             return body_reader::decode_stored(bytes, location, self.salt);
@@ -349,15 +349,15 @@ impl Journal for LogStore {
         self.body_reader.borrow_mut().read(piece, location, self.salt)
     }
 
-    fn is_durable(&self, location: Location) -> bool {
+    fn is_durable(&self, location: JournalLocation) -> bool {
         self.shared.lock().unsynced(location.segment, location.offset).is_none()
     }
 
-    fn retain(&mut self, location: Location, more: u32) {
+    fn retain(&mut self, location: JournalLocation, more: u32) {
         self.segment_table.retain(location, more);
     }
 
-    fn release(&mut self, location: Location) {
+    fn release(&mut self, location: JournalLocation) {
         self.segment_table.release(location, self.active.end());
     }
 
@@ -367,22 +367,22 @@ impl Journal for LogStore {
 }
 
 /// See [`LogStore::compaction_journal`].
-pub struct CompactionJournal<'a>(&'a mut LogStore);
+pub struct ReserveBackedJournal<'a>(&'a mut LogStore);
 
-impl Journal for CompactionJournal<'_> {
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+impl Journal for ReserveBackedJournal<'_> {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         self.0.append_group(group, locations, true)
     }
 
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
         self.0.read(location)
     }
 
-    fn retain(&mut self, location: Location, more: u32) {
+    fn retain(&mut self, location: JournalLocation, more: u32) {
         self.0.retain(location, more);
     }
 
-    fn release(&mut self, location: Location) {
+    fn release(&mut self, location: JournalLocation) {
         self.0.release(location);
     }
 

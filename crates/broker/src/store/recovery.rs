@@ -18,7 +18,7 @@ use super::blocks::{BlockReadError, read_blocks};
 use super::disk::Disk;
 use super::error::OpenError;
 use super::frame::{decode_entries, decode_header, highest_claim};
-use super::inventory::{Inventory, SegmentFiles, read_some};
+use super::inventory::{SegmentFiles, StoreInventory, read_some};
 use super::layout::{
     LOCK, PieceHeader, PieceName, SEGMENT_FOOTER, SNAPSHOT_FOOTER, SNAPSHOT_HEADER, SegmentFooter, temporary,
 };
@@ -27,14 +27,14 @@ use super::segment_table::SegmentTable;
 use super::unsynced_tail::{StoreHealth, UnsyncedTail};
 use super::writer::publish;
 use super::{LogStore, StoreOptions};
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// A folder that is locked and scanned, but not yet read.
 pub struct Recovery {
     disk: Arc<dyn Disk>,
     options: StoreOptions,
     lock: Box<dyn Any + Send>,
-    inventory: Inventory,
+    inventory: StoreInventory,
 }
 
 /// A folder whose entries are replayed. It still needs to know which bodies are referenced.
@@ -42,7 +42,7 @@ pub struct ReplayedFolder {
     disk: Arc<dyn Disk>,
     options: StoreOptions,
     lock: Box<dyn Any + Send>,
-    inventory: Inventory,
+    inventory: StoreInventory,
     tail: LogTail,
 }
 
@@ -73,14 +73,14 @@ struct LogTail {
 impl Recovery {
     pub(super) fn open(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<Self, OpenError> {
         let lock = disk.lock(LOCK).map_err(OpenError::io("lock", LOCK))?.ok_or(OpenError::Locked)?;
-        let inventory = Inventory::scan(&*disk)?;
+        let inventory = StoreInventory::scan(&*disk)?;
         Ok(Self { disk, options, lock, inventory })
     }
 
     /// Passes every record of the newest snapshot, then every entry since it began, in order.
     pub fn replay<E: Error + Send + Sync + 'static>(
         self,
-        mut take: impl FnMut(&[u8], Option<Location>) -> Result<(), E>,
+        mut take: impl FnMut(&[u8], Option<JournalLocation>) -> Result<(), E>,
     ) -> Result<ReplayedFolder, OpenError> {
         // `replay_all` cannot stop early, so the first error is kept.
         let mut refused = None;
@@ -95,7 +95,7 @@ impl Recovery {
         }
     }
 
-    fn replay_all(self, mut entry: impl FnMut(&[u8], Option<Location>)) -> Result<ReplayedFolder, OpenError> {
+    fn replay_all(self, mut entry: impl FnMut(&[u8], Option<JournalLocation>)) -> Result<ReplayedFolder, OpenError> {
         let Self { disk, options, lock, inventory } = self;
         let reader = SegmentReader { disk: &*disk, salt: inventory.salt };
         if let Some(snapshot) = &inventory.snapshot {
@@ -121,8 +121,8 @@ struct SegmentReader<'a> {
 impl SegmentReader<'_> {
     fn replay_segments(
         &self,
-        inventory: &Inventory,
-        entry: &mut impl FnMut(&[u8], Option<Location>),
+        inventory: &StoreInventory,
+        entry: &mut impl FnMut(&[u8], Option<JournalLocation>),
     ) -> Result<LogTail, OpenError> {
         let from = inventory.from();
         let proven = inventory.snapshot.as_ref().map_or(0, |snapshot| snapshot.end.end);
@@ -154,7 +154,7 @@ impl SegmentReader<'_> {
         &self,
         segment: &SegmentFiles,
         end: u64,
-        entry: &mut impl FnMut(&[u8], Option<Location>),
+        entry: &mut impl FnMut(&[u8], Option<JournalLocation>),
     ) -> Result<(), OpenError> {
         match self.replay_index(segment, entry)? {
             Some(indexed) if indexed == end => return Ok(()),
@@ -176,7 +176,7 @@ impl SegmentReader<'_> {
     fn replay_index(
         &self,
         segment: &SegmentFiles,
-        entry: &mut impl FnMut(&[u8], Option<Location>),
+        entry: &mut impl FnMut(&[u8], Option<JournalLocation>),
     ) -> Result<Option<u64>, OpenError> {
         let name = segment.last_piece().name.to_string();
         let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
@@ -197,7 +197,7 @@ impl SegmentReader<'_> {
         &self,
         segment: &SegmentFiles,
         proven: u64,
-        entry: &mut impl FnMut(&[u8], Option<Location>),
+        entry: &mut impl FnMut(&[u8], Option<JournalLocation>),
     ) -> Result<LogTail, OpenError> {
         if let Some(end) = self.replay_index(segment, entry)? {
             return Ok(LogTail { end, durable: end.max(proven), ..LogTail::default() });
@@ -228,7 +228,7 @@ impl SegmentReader<'_> {
         bytes: &[u8],
         until: u64,
         claimed: &mut u64,
-        entry: &mut impl FnMut(&[u8], Option<Location>),
+        entry: &mut impl FnMut(&[u8], Option<JournalLocation>),
     ) -> u64 {
         let start = piece.base + u64::from(piece.start);
         let mut at = 0;
@@ -238,7 +238,7 @@ impl SegmentReader<'_> {
             let frame = &bytes[at..bytes.len().min(at + header.length as usize)];
             let Some(entries) = decode_entries(frame, header, self.salt) else { break };
             for bounds in entries {
-                let location = bounds.body.map(|body| Location {
+                let location = bounds.body.map(|body| JournalLocation {
                     segment: piece.name.segment,
                     offset: piece.start + (at + bounds.at) as u32,
                     len: body.len() as u32,
@@ -270,7 +270,7 @@ impl SegmentReader<'_> {
 
 impl ReplayedFolder {
     /// Starts the store. `visit` calls its argument once per reference to a body.
-    pub fn finish(mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<LogStore, OpenError> {
+    pub fn finish(mut self, visit: impl FnOnce(&mut dyn FnMut(JournalLocation))) -> Result<LogStore, OpenError> {
         self.rewrite_unproven().map_err(OpenError::io("rewrite the end of", "the log"))?;
         self.remove_obsolete_files();
         let segment_table = self.count_references(visit)?;
@@ -331,7 +331,10 @@ impl ReplayedFolder {
         }
     }
 
-    fn count_references(&mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<SegmentTable, OpenError> {
+    fn count_references(
+        &mut self,
+        visit: impl FnOnce(&mut dyn FnMut(JournalLocation)),
+    ) -> Result<SegmentTable, OpenError> {
         let mut segment_table = SegmentTable::default();
         let segments = &self.inventory.segments;
         for (index, segment) in segments.iter().enumerate() {

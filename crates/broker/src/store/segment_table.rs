@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// Bytes per entry besides the body, for segments written before this start, whose entries were not counted.
 const USUAL_OVERHEAD: u64 = 128;
@@ -62,7 +62,7 @@ impl SegmentTable {
     }
 
     /// Adds an entry with a body and `overhead` other bytes.
-    pub(super) fn add_entry(&mut self, location: Location, overhead: u64, references: u32) {
+    pub(super) fn add_entry(&mut self, location: JournalLocation, overhead: u64, references: u32) {
         let Some(usage) = self.segments.get_mut(&location.segment) else { return };
         usage.entries += 1;
         usage.overhead += overhead;
@@ -77,7 +77,7 @@ impl SegmentTable {
         self.classify(segment);
     }
 
-    pub(super) fn retain(&mut self, location: Location, more: u32) {
+    pub(super) fn retain(&mut self, location: JournalLocation, more: u32) {
         let Some(usage) = self.segments.get_mut(&location.segment) else { return };
         usage.references += u64::from(more);
         usage.live += u64::from(location.len) * u64::from(more);
@@ -86,7 +86,7 @@ impl SegmentTable {
         }
     }
 
-    pub(super) fn release(&mut self, location: Location, position: u64) {
+    pub(super) fn release(&mut self, location: JournalLocation, position: u64) {
         let Some(usage) = self.segments.get_mut(&location.segment) else { return };
         debug_assert!(usage.references > 0, "a reference is released once");
         usage.references = usage.references.saturating_sub(1);
@@ -99,7 +99,7 @@ impl SegmentTable {
     }
 
     /// Counts a reference during recovery; `false` if its segment does not exist.
-    pub(super) fn count_reference(&mut self, location: Location) -> bool {
+    pub(super) fn count_reference(&mut self, location: JournalLocation) -> bool {
         let Some(usage) = self.segments.get_mut(&location.segment) else { return false };
         usage.references += 1;
         usage.live += u64::from(location.len);
@@ -180,8 +180,8 @@ fn set(segments: &mut BTreeSet<u32>, segment: u32, is_in: bool) {
 mod tests {
     use super::*;
 
-    fn location(segment: u32, len: u32) -> Location {
-        Location { segment, offset: 0, len }
+    fn location(segment: u32, len: u32) -> JournalLocation {
+        JournalLocation { segment, offset: 0, len }
     }
 
     /// Segment 1 ends at 10,000 and holds ten bodies of 900 bytes.

@@ -10,7 +10,7 @@ use super::layout::{SnapshotFooter, SnapshotHeader};
 use super::segment_table::SegmentTable;
 use super::store_threads::StoreThreads;
 use super::unsynced_tail::StoreHealth;
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 /// Records are sent to the background worker in parts of this size.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -101,7 +101,7 @@ impl SnapshotSchedule {
         threads.send(BackgroundJob::SnapshotBegin { header, from_reserve: !health.is_good() });
     }
 
-    pub(super) fn put_record(&mut self, meta: &[u8], body: Option<Location>, salt: u32, threads: &StoreThreads) {
+    pub(super) fn put_record(&mut self, meta: &[u8], body: Option<JournalLocation>, salt: u32, threads: &StoreThreads) {
         let PendingSnapshot::Gathering { blocks, records } = &mut self.progress else { return };
         blocks.push(meta, body, salt);
         *records += 1;

@@ -1,5 +1,5 @@
 use broker::core::*;
-use broker::journal::{Journal, Location};
+use broker::journal::{Journal, JournalLocation};
 
 use crate::fixture::*;
 
@@ -170,7 +170,7 @@ fn compacted_segments_are_empty_and_contents_unchanged() {
     let from = fixture.journal.groups().len();
     let mut compaction = Compaction::of([0, 1, 2, 3]);
     while fixture.call(|core, call| core.compact(call, &mut compaction, 3)).unwrap() {}
-    let mut held: Vec<Location> = Vec::new();
+    let mut held: Vec<JournalLocation> = Vec::new();
     fixture.core.visit_bodies(|location| held.push(location));
     assert!(held.iter().all(|location| location.segment > 3), "{held:?}");
     assert_eq!(contents(&mut fixture), before);

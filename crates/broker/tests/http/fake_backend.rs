@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use broker::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
 use broker::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, Timestamp};
-use broker::http::{BackendError, Listing, NamespaceBackend, PageRange, TestCommand, TestReport};
+use broker::http::{BackendError, EntityListing, NamespaceBackend, PageRange, TestCommand, TestReport};
 use broker::journal::VolatileJournal;
 
 #[derive(Clone)]
@@ -95,16 +95,16 @@ impl NamespaceBackend for FakeBackend {
         self.with(|state| state.entity(&at))
     }
 
-    async fn list(&self, listing: Listing, page: PageRange) -> Result<Vec<AdminEntity>, BackendError> {
+    async fn list(&self, listing: EntityListing, page: PageRange) -> Result<Vec<AdminEntity>, BackendError> {
         self.with(|state| {
             let views: Vec<_> = match &listing {
-                Listing::Subscriptions { topic } => state.core.subscriptions(topic)?.collect(),
-                Listing::Queues => state
+                EntityListing::Subscriptions { topic } => state.core.subscriptions(topic)?.collect(),
+                EntityListing::Queues => state
                     .core
                     .entities()
                     .filter(|view| matches!(view.description, EntityDefinition::Queue(_)))
                     .collect(),
-                Listing::Topics => state
+                EntityListing::Topics => state
                     .core
                     .entities()
                     .filter(|view| matches!(view.description, EntityDefinition::Topic(_)))

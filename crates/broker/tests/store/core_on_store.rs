@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::core::*;
-use broker::journal::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
+use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
 use broker::store::{LogStore, MaintenanceTask, StoreOptions};
 use bytes::Bytes;
 
@@ -35,7 +35,7 @@ fn recover(disk: &SimulatedDisk) -> Result<(Core, LogStore), String> {
     Ok((core, store))
 }
 
-type RecordedGroup = Vec<(Vec<u8>, Option<(Location, Bytes)>)>;
+type RecordedGroup = Vec<(Vec<u8>, Option<(JournalLocation, Bytes)>)>;
 
 /// Every appended group, in order, with the position after it.
 #[derive(Default)]
@@ -48,7 +48,7 @@ struct RecordingJournal<'a> {
 }
 
 impl Journal for RecordingJournal<'_> {
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         let before = locations.len();
         self.journal.append(group, locations)?;
         let mut new = locations[before..].iter();
@@ -61,15 +61,15 @@ impl Journal for RecordingJournal<'_> {
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
         self.journal.read(location)
     }
 
-    fn retain(&mut self, location: Location, more: u32) {
+    fn retain(&mut self, location: JournalLocation, more: u32) {
         self.journal.retain(location, more);
     }
 
-    fn release(&mut self, location: Location) {
+    fn release(&mut self, location: JournalLocation) {
         self.journal.release(location);
     }
 
@@ -79,22 +79,22 @@ impl Journal for RecordingJournal<'_> {
 }
 
 /// The recorded bodies, as a journal for reads. Appends are not stored.
-struct BodyLookup(HashMap<Location, StoredEntry>);
+struct BodyLookup(HashMap<JournalLocation, StoredEntry>);
 
 impl Journal for BodyLookup {
-    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         let bodies = group.iter().filter_map(|entry| entry.body);
-        locations.extend(bodies.map(|body| Location { segment: u32::MAX, offset: 0, len: body.len() as u32 }));
+        locations.extend(bodies.map(|body| JournalLocation { segment: u32::MAX, offset: 0, len: body.len() as u32 }));
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
         self.0.get(&location).cloned().ok_or(ReadError::Missing(location))
     }
 
-    fn retain(&mut self, _location: Location, _more: u32) {}
+    fn retain(&mut self, _location: JournalLocation, _more: u32) {}
 
-    fn release(&mut self, _location: Location) {}
+    fn release(&mut self, _location: JournalLocation) {}
 
     fn position(&self) -> Lsn {
         Lsn(0)

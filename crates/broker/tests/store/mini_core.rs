@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use broker::journal::{AppendError, Journal, JournalEntry, Location};
+use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation};
 use broker::store::{LogStore, MaintenanceTask};
 
 use crate::simulated_disk::TestRandom;
@@ -92,9 +92,9 @@ fn record(tag: u8, ops: u64, key: u64, session: u8) -> Vec<u8> {
 pub(crate) struct MiniCore {
     /// Operations applied so far.
     pub(crate) ops: u64,
-    messages: BTreeMap<u64, (u8, Location)>,
+    messages: BTreeMap<u64, (u8, JournalLocation)>,
     history: BTreeSet<u64>,
-    states: BTreeMap<u8, Location>,
+    states: BTreeMap<u8, JournalLocation>,
 }
 
 impl MiniCore {
@@ -136,7 +136,7 @@ impl MiniCore {
         Ok(())
     }
 
-    pub(crate) fn replay(&mut self, meta: &[u8], body: Option<Location>) -> Result<(), Infallible> {
+    pub(crate) fn replay(&mut self, meta: &[u8], body: Option<JournalLocation>) -> Result<(), Infallible> {
         let number = |at: usize| u64::from_le_bytes(meta[at..at + 8].try_into().unwrap());
         let (session, ops, key) = (meta[1], number(2), number(10));
         self.ops = self.ops.max(ops);
@@ -163,14 +163,14 @@ impl MiniCore {
         Ok(())
     }
 
-    pub(crate) fn visit_bodies(&self, visit: &mut dyn FnMut(Location)) {
+    pub(crate) fn visit_bodies(&self, visit: &mut dyn FnMut(JournalLocation)) {
         self.messages.values().for_each(|(_, location)| visit(*location));
         self.states.values().for_each(|location| visit(*location));
     }
 
     /// The observable state, with every body read back.
     pub(crate) fn visible(&self, journal: &impl Journal) -> Result<VisibleState, String> {
-        let body = |location: Location| -> Result<Vec<u8>, String> {
+        let body = |location: JournalLocation| -> Result<Vec<u8>, String> {
             journal.read(location).map(|stored| stored.body.to_vec()).map_err(|error| error.to_string())
         };
         let mut visible = VisibleState { history: self.history.clone(), ..VisibleState::default() };
@@ -184,7 +184,7 @@ impl MiniCore {
     }
 
     /// Writes a few records of a snapshot; returns `true` when it is complete.
-    fn snapshot(&self, cursor: &mut MiniSnapshotCursor, mut put: impl FnMut(&[u8], Option<Location>)) -> bool {
+    fn snapshot(&self, cursor: &mut MiniSnapshotCursor, mut put: impl FnMut(&[u8], Option<JournalLocation>)) -> bool {
         const BUDGET: usize = 5;
         let next = |after: Option<u64>| after.map_or(0, |after| after + 1);
         if !cursor.states {
@@ -225,7 +225,11 @@ impl MiniCore {
     }
 }
 
-fn append(journal: &mut impl Journal, meta: &[u8], body: Option<&[u8]>) -> Result<Option<Location>, AppendError> {
+fn append(
+    journal: &mut impl Journal,
+    meta: &[u8],
+    body: Option<&[u8]>,
+) -> Result<Option<JournalLocation>, AppendError> {
     let mut locations = Vec::new();
     journal.append(&[JournalEntry { meta, body, references: u32::from(body.is_some()) }], &mut locations)?;
     Ok(locations.pop())

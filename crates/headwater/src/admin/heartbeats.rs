@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 pub(crate) struct LoopHeartbeat {
-    name: BackgroundLoop,
+    name: BackgroundLoopName,
     beat: Heartbeat,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct BackgroundHeartbeats {
 
 /// The `Debug` form is the name by which a test stalls the loop.
 #[derive(Clone, Copy, Debug)]
-enum BackgroundLoop {
+enum BackgroundLoopName {
     Announcer,
     StatusCollector,
     StepDown,
@@ -36,9 +36,9 @@ impl BackgroundHeartbeats {
     pub(super) fn new(now: Instant) -> Self {
         let heartbeat = |name| LoopHeartbeat { name, beat: Heartbeat::new(now) };
         Self {
-            announcer: heartbeat(BackgroundLoop::Announcer),
-            status_collector: heartbeat(BackgroundLoop::StatusCollector),
-            step_down: heartbeat(BackgroundLoop::StepDown),
+            announcer: heartbeat(BackgroundLoopName::Announcer),
+            status_collector: heartbeat(BackgroundLoopName::StatusCollector),
+            step_down: heartbeat(BackgroundLoopName::StepDown),
         }
     }
 }
@@ -57,9 +57,9 @@ impl LoopHeartbeat {
 
     pub(super) fn liveness(&self) -> LoopLiveness {
         let name = match self.name {
-            BackgroundLoop::Announcer => "announcer",
-            BackgroundLoop::StatusCollector => "status-collector",
-            BackgroundLoop::StepDown => "step-down",
+            BackgroundLoopName::Announcer => "announcer",
+            BackgroundLoopName::StatusCollector => "status-collector",
+            BackgroundLoopName::StepDown => "step-down",
         };
         LoopLiveness { name, activity: self.beat.activity(), limit: failpoints::stall_limit(LIMIT) }
     }

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use admin::{Activity, LoopLiveness, ProgressTracker};
+use admin::{LoopActivity, LoopLiveness, ProgressTracker};
 use lease::failpoints::stall_limit;
 use pipeline::{capture, consumer, publish};
 
@@ -42,14 +42,14 @@ impl LoopMonitor {
             Some(capture::CaptureStatus { state, last_response_at, .. }) => match state {
                 capture::CaptureState::Opening
                 | capture::CaptureState::Scanning { .. }
-                | capture::CaptureState::Reading => Activity::Active { at: last_response_at.into_std() },
+                | capture::CaptureState::Reading => LoopActivity::Active { at: last_response_at.into_std() },
                 // The publisher does not take more events, or the next retry is not due: capture itself has no work.
                 capture::CaptureState::Idle
                 | capture::CaptureState::Full
                 | capture::CaptureState::Waiting
-                | capture::CaptureState::Ended => Activity::Idle,
+                | capture::CaptureState::Ended => LoopActivity::Idle,
             },
-            None => Activity::Idle,
+            None => LoopActivity::Idle,
         };
         LoopLiveness { name: "capture", activity, limit: stall_limit(LIMIT) }
     }

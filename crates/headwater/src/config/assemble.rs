@@ -12,7 +12,7 @@ use pipeline::view::{self, OnPoison};
 use pipeline::{capture, consumer, publish, session};
 
 use super::load::{ConfigSources, ResolvedSettings};
-use super::node::{self, Origin};
+use super::node::{self, SettingOrigin};
 use super::problem::ConfigProblem;
 use super::{Admin, Config, Coordination, ReadModels, Secret, ServiceBus, Telemetry, formats, read_models, schema};
 
@@ -156,7 +156,7 @@ fn build_telemetry(
         let read = formats::parse_endpoint(value);
         if read.is_none() {
             let what = format!("must be {}, such as `http://127.0.0.1:4318`", schema::OTLP_ENDPOINT);
-            problems.push(ConfigProblem::at(Origin::Environment(name.clone()), "", what));
+            problems.push(ConfigProblem::at(SettingOrigin::Environment(name.clone()), "", what));
         }
         read
     };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::node::{ConfigNode, MapEntry, NodeValue, Origin};
+use super::node::{ConfigNode, MapEntry, NodeValue, SettingOrigin};
 use super::problem::ConfigProblem;
 use super::schema::{self, ConfigKey, KEYS, KeyDefault, ValueKind};
 use super::{units, yaml};
@@ -20,7 +20,7 @@ pub(crate) struct ResolvedSettings {
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) value: TypedValue,
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
 }
 
 /// A value of the type that its key asks for.
@@ -58,8 +58,8 @@ impl ConfigSources<'_> {
     pub(crate) fn read(&self) -> (ResolvedSettings, Vec<ConfigProblem>) {
         let (mut root, mut problems, broken) = match self.file.map(yaml::read) {
             Some(Ok((root, problems))) => (root, problems, false),
-            Some(Err(problem)) => (ConfigNode::map(Origin::Unset), vec![problem], true),
-            None => (ConfigNode::map(Origin::Unset), vec![], false),
+            Some(Err(problem)) => (ConfigNode::map(SettingOrigin::Unset), vec![problem], true),
+            None => (ConfigNode::map(SettingOrigin::Unset), vec![], false),
         };
         self.overlay(&mut root, &mut problems);
         let (set, invalid, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
@@ -70,7 +70,7 @@ impl ConfigSources<'_> {
         if broken {
             // The content of the file is unknown, so no key can be reported as missing.
             invalid.extend(KEYS.iter().map(|key| key.path));
-            problems.retain(|problem| problem.origin != Origin::Unset);
+            problems.retain(|problem| problem.origin != SettingOrigin::Unset);
         }
         (ResolvedSettings { set, invalid }, problems)
     }
@@ -79,22 +79,22 @@ impl ConfigSources<'_> {
         for (name, value) in self.environment {
             let Some(path) = name.strip_prefix(PREFIX) else { continue };
             let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
-            let node = parse_override(&path, value, Origin::Environment(name.clone()));
+            let node = parse_override(&path, value, SettingOrigin::Environment(name.clone()));
             root.set(&path, node);
         }
         for name in self.unreadable {
             let what = "is not valid UTF-8; set it again, or unset it";
-            problems.push(ConfigProblem::at(Origin::Environment(name.clone()), "", what));
+            problems.push(ConfigProblem::at(SettingOrigin::Environment(name.clone()), "", what));
         }
         for flag in self.flags {
             match flag.split_once('=') {
                 Some((path, value)) if !path.is_empty() => {
                     let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-                    let node = parse_override(&path, value, Origin::Flag);
+                    let node = parse_override(&path, value, SettingOrigin::Flag);
                     root.set(&path, node);
                 }
                 _ => problems.push(ConfigProblem::at(
-                    Origin::Flag,
+                    SettingOrigin::Flag,
                     "",
                     format!("`{flag}` is not KEY=VALUE; write, for example, `--set producer.body=json`"),
                 )),
@@ -105,7 +105,7 @@ impl ConfigSources<'_> {
 
 /// Values of variables and flags are parsed as YAML, so that numbers and lists work; anything else is a string. A secret is always taken as
 /// it is, because its characters may look like YAML.
-fn parse_override(path: &[String], value: &str, origin: Origin) -> ConfigNode {
+fn parse_override(path: &[String], value: &str, origin: SettingOrigin) -> ConfigNode {
     let secret = schema::key(&path.join(".")).is_some_and(ConfigKey::is_secret);
     if secret && !value.is_empty() {
         return ConfigNode::text(value, origin);
@@ -265,11 +265,11 @@ impl SettingsReader<'_> {
             let text = key.example();
             let node = yaml::parse(&text).expect("defaults and examples are YAML");
             let value = parse_value(key, &node).expect("defaults and examples have the type of their key");
-            self.set.insert(key.path, Setting { value, origin: Origin::Unset });
+            self.set.insert(key.path, Setting { value, origin: SettingOrigin::Unset });
             // If it was set to an invalid value, that is reported already.
             if required && self.invalid.insert(key.path) {
                 let what = format!("is missing; write, for example, `{text}`");
-                self.problems.push(ConfigProblem::at(Origin::Unset, key.path, what));
+                self.problems.push(ConfigProblem::at(SettingOrigin::Unset, key.path, what));
             }
         }
     }
@@ -387,10 +387,10 @@ fn as_count(value: &NodeValue) -> Option<u64> {
 /// Sorts problems: by their position in the file, then variables, then flags, then missing keys.
 pub(super) fn sort_problems(mut problems: Vec<ConfigProblem>) -> Vec<ConfigProblem> {
     problems.sort_by_key(|problem| match &problem.origin {
-        Origin::File { line, column } => (0, *line, *column),
-        Origin::Environment(_) => (1, 0, 0),
-        Origin::Flag => (2, 0, 0),
-        Origin::Unset => (3, 0, 0),
+        SettingOrigin::File { line, column } => (0, *line, *column),
+        SettingOrigin::Environment(_) => (1, 0, 0),
+        SettingOrigin::Flag => (2, 0, 0),
+        SettingOrigin::Unset => (3, 0, 0),
     });
     // Two rules may report the same problem.
     problems.dedup();
@@ -439,7 +439,7 @@ impl ResolvedSettings {
 
     /// The first of these keys that the user has set.
     pub(crate) fn first_set<'p>(&self, paths: &[&'p str]) -> Option<&'p str> {
-        paths.iter().copied().find(|path| self.origin(path) != Origin::Unset)
+        paths.iter().copied().find(|path| self.origin(path) != SettingOrigin::Unset)
     }
 
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
@@ -487,7 +487,7 @@ impl ResolvedSettings {
     }
 
     /// Where a key was set, for problems that are found later.
-    pub(crate) fn origin(&self, path: &str) -> Origin {
-        self.get(path).map_or(Origin::Unset, |setting| setting.origin.clone())
+    pub(crate) fn origin(&self, path: &str) -> SettingOrigin {
+        self.get(path).map_or(SettingOrigin::Unset, |setting| setting.origin.clone())
     }
 }

@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, Document};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ConfigNode {
     pub(crate) value: NodeValue,
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -26,13 +26,13 @@ pub(crate) enum NodeValue {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MapEntry {
     pub(crate) key: String,
-    pub(crate) key_origin: Origin,
+    pub(crate) key_origin: SettingOrigin,
     pub(crate) node: ConfigNode,
 }
 
 /// Where a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SettingOrigin {
     /// In the file; line and column start at 1.
     File { line: usize, column: usize },
     /// In the environment variable of this name.
@@ -43,7 +43,7 @@ pub(crate) enum Origin {
     Unset,
 }
 
-impl Origin {
+impl SettingOrigin {
     /// Flags override the environment, and the environment overrides the file.
     pub(crate) fn strength(&self) -> u8 {
         match self {
@@ -73,11 +73,11 @@ const EXTENDED: [&str; 13] = [
 ];
 
 impl ConfigNode {
-    pub(crate) fn text(text: impl Into<String>, origin: Origin) -> Self {
+    pub(crate) fn text(text: impl Into<String>, origin: SettingOrigin) -> Self {
         Self { value: NodeValue::Text(text.into()), origin }
     }
 
-    pub(crate) fn map(origin: Origin) -> Self {
+    pub(crate) fn map(origin: SettingOrigin) -> Self {
         Self { value: NodeValue::Map(Vec::new()), origin }
     }
 

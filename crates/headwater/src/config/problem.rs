@@ -4,18 +4,18 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-use super::node::Origin;
+use super::node::SettingOrigin;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigProblem {
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
     /// Dotted; empty if the problem concerns the whole file.
     pub(crate) path: String,
     pub(crate) what: String,
 }
 
 impl ConfigProblem {
-    pub(crate) fn at(origin: Origin, path: impl Into<String>, what: impl Into<String>) -> Self {
+    pub(crate) fn at(origin: SettingOrigin, path: impl Into<String>, what: impl Into<String>) -> Self {
         Self { origin, path: path.into(), what: what.into() }
     }
 }
@@ -33,13 +33,13 @@ impl ConfigProblems {
     pub(crate) fn to_json(&self) -> Json {
         let findings = self.list.iter().map(|ConfigProblem { origin, path, what }| {
             let (line, column) = match origin {
-                Origin::File { line, column } => (Some(line), Some(column)),
-                Origin::Environment(_) | Origin::Flag | Origin::Unset => (None, None),
+                SettingOrigin::File { line, column } => (Some(line), Some(column)),
+                SettingOrigin::Environment(_) | SettingOrigin::Flag | SettingOrigin::Unset => (None, None),
             };
             let mut finding = json!({ "level": "error", "about": "configuration", "path": path, "problem": what });
             finding["line"] = json!(line);
             finding["column"] = json!(column);
-            if let Origin::Environment(name) = origin {
+            if let SettingOrigin::Environment(name) = origin {
                 finding["variable"] = json!(name);
             }
             finding
@@ -48,7 +48,7 @@ impl ConfigProblems {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { line, column } => write!(f, "line {line}, column {column}"),
@@ -78,7 +78,7 @@ impl fmt::Display for ConfigProblems {
         for problem in &self.list {
             write!(f, "\n  {problem}")?;
         }
-        if self.file.is_none() && self.list.iter().any(|problem| problem.origin == Origin::Unset) {
+        if self.file.is_none() && self.list.iter().any(|problem| problem.origin == SettingOrigin::Unset) {
             f.write_str(
                 "\nno configuration file found: set `--config` or HEADWATER_CONFIG, or create `headwater.yaml` in the current folder; \
                  `headwater config reference > headwater.yaml` writes one to start from",

@@ -10,7 +10,7 @@ use pipeline::view::{ModelProblem, ReadModel, ReadModelDeclaration};
 use serde_json::{Value as Json, json};
 
 use super::load::{ResolvedSettings, most_similar, unknown_key};
-use super::node::{ConfigNode, NodeValue, Origin};
+use super::node::{ConfigNode, NodeValue, SettingOrigin};
 use super::problem::{ConfigProblem, ConfigProblems};
 use super::schema::READ_MODELS;
 use super::{Config, Secret, reserved};
@@ -249,7 +249,7 @@ impl ModelDeclarations {
         let path = format!("read_models.{}", mistake.model);
         let path = mistake.path.iter().fold(path, |path, part| format!("{path}.{part}"));
         let Some(node) = self.nodes.get(&mistake.model) else {
-            return ConfigProblem::at(Origin::Unset, path, mistake.problem.clone());
+            return ConfigProblem::at(SettingOrigin::Unset, path, mistake.problem.clone());
         };
         let (nearest, rest) = node.nearest(&mistake.path);
         let what = match &nearest.value {

@@ -8,7 +8,7 @@ use pipeline::source::{FullDocument, SourceKind};
 use servicebus::ConnectionString;
 
 use super::load::{ReadFile, ResolvedSettings};
-use super::node::Origin;
+use super::node::SettingOrigin;
 use super::problem::ConfigProblem;
 use super::{Config, formats, reserved, schema, units};
 
@@ -50,7 +50,7 @@ impl RuleChecker<'_> {
         }
         let source = &self.config.source;
         match (&source.collection, &source.collections[..]) {
-            (None, []) if self.settings.origin(SEVERAL) == Origin::Unset => {
+            (None, []) if self.settings.origin(SEVERAL) == SettingOrigin::Unset => {
                 let what = "is missing; write, for example, `collection: events`, or several under `collections`";
                 self.report(ONE, what);
             }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 
-use super::node::{ConfigNode, MapEntry, NodeValue, Origin};
+use super::node::{ConfigNode, MapEntry, NodeValue, SettingOrigin};
 use super::problem::ConfigProblem;
 
 /// The tree, and the problems found in it. `Err` if the text is not YAML: then nothing is known about its content.
@@ -25,7 +25,7 @@ pub(crate) fn read(text: &str) -> Result<(ConfigNode, Vec<ConfigProblem>), Confi
             (event, span) => root = Some(reader.read_node(event, span)?),
         }
     }
-    let root = root.unwrap_or_else(|| ConfigNode::map(Origin::Unset));
+    let root = root.unwrap_or_else(|| ConfigNode::map(SettingOrigin::Unset));
     // A file that is empty, or has only comments, is an empty map and not a problem.
     let root = if root.value == NodeValue::Null { ConfigNode::map(root.origin) } else { root };
     Ok((root, reader.problems))
@@ -136,13 +136,13 @@ impl<'text> YamlReader<'text> {
         node
     }
 
-    fn report(&mut self, at: Origin, what: &str) {
+    fn report(&mut self, at: SettingOrigin, what: &str) {
         self.problems.push(ConfigProblem::at(at, self.path.join("."), what));
     }
 }
 
-fn origin_of(marker: &Marker) -> Origin {
-    Origin::File { line: marker.line(), column: marker.col() + 1 }
+fn origin_of(marker: &Marker) -> SettingOrigin {
+    SettingOrigin::File { line: marker.line(), column: marker.col() + 1 }
 }
 
 /// The core schema of YAML 1.2, without octal and hexadecimal numbers.
@@ -174,7 +174,7 @@ mod tests {
     fn every_node_has_its_line() {
         let root = parse("# a comment\nsource:\n  database: shop\n  list: [1, 2.5, yes, ~]\n").unwrap();
         let source = root.get("source").unwrap();
-        assert_eq!(source.get("database").unwrap().origin, Origin::File { line: 3, column: 13 });
+        assert_eq!(source.get("database").unwrap().origin, SettingOrigin::File { line: 3, column: 13 });
         let NodeValue::List(list) = &source.get("list").unwrap().value else { panic!("a list") };
         let values: Vec<_> = list.iter().map(|node| node.value.clone()).collect();
         assert_eq!(
@@ -197,7 +197,7 @@ mod tests {
         }
         let (root, problems) = read("a: !!str 1\nb: { c: 1, c: 2, ? [d] : 3, e: 4 }\n").unwrap();
         let text: Vec<_> = problems.iter().map(|problem| (problem.path.as_str(), &problem.origin)).collect();
-        let at = |line, column| Origin::File { line, column };
+        let at = |line, column| SettingOrigin::File { line, column };
         assert_eq!(text, [("a", &at(1, 4)), ("b.c", &at(2, 12)), ("b", &at(2, 20))], "{problems:#?}");
         assert!(root.get("b").unwrap().get("e").is_some(), "what is behind a mistake is read");
         assert!(parse("").unwrap().get("a").is_none());

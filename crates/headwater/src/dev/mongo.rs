@@ -37,7 +37,7 @@ impl DevMongo {
     pub(super) async fn start(source: MongoSource, folder: &DataFolder, ports: PortMode) -> anyhow::Result<Self> {
         match source {
             MongoSource::Uri(uri) => given(uri).await,
-            MongoSource::Binaries(binaries) => {
+            MongoSource::ProgramPaths(binaries) => {
                 let mut config = SingleNodeReplicaSet::config(folder.at("mongod"));
                 if ports == PortMode::Stable {
                     // Freed at once: mongod reserves it itself.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use mongod::{Binaries, Environment, MongoServer, MongoSource, ProgressStyle, ServerConfig, ServerRole};
+use mongod::{Environment, MongoServer, MongoSource, ProgramPaths, ProgressStyle, ServerConfig, ServerRole};
 use mongodb::bson::{Document, doc};
 use mongodb::options::IndexOptions;
 use mongodb::{Client, IndexModel};
@@ -112,10 +112,10 @@ async fn a_missing_index_and_an_invalid_read_model_are_found() {
     assert!(output.stdout.contains("error: source: `start: beginning` needs the index"), "{}", output.stdout);
 }
 
-async fn binaries() -> Binaries {
+async fn binaries() -> ProgramPaths {
     let find = || mongod::provide(None, &Environment::from_process(), ProgressStyle::Silent);
     match tokio::task::spawn_blocking(find).await.unwrap().unwrap() {
-        MongoSource::Binaries(binaries) => binaries,
+        MongoSource::ProgramPaths(binaries) => binaries,
         MongoSource::Uri(_) => unreachable!("none was given"),
     }
 }

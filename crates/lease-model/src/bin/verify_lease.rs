@@ -48,7 +48,7 @@ fn search(args: &Args) -> bool {
         [] => scenarios::all(),
         _ => all_cuts().into_iter().filter(wanted).collect(),
     };
-    let mut total = Total::default();
+    let mut total = VerificationTotal::default();
     for scenario in &chosen {
         println!("{}: {}", scenario.name, scenario.covers);
         let result = verify(&scenario.bounds, threads, None);
@@ -67,14 +67,14 @@ fn search(args: &Args) -> bool {
 }
 
 #[derive(Default)]
-struct Total {
+struct VerificationTotal {
     states: usize,
     steps: usize,
     seconds: f64,
     broken: usize,
 }
 
-impl Total {
+impl VerificationTotal {
     fn add(&mut self, result: &VerificationResult) {
         self.states += result.states;
         self.steps += result.steps;

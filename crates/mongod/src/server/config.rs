@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Error;
 use super::log::ServerLog;
-use crate::binaries::Binaries;
 use crate::child;
+use crate::program_paths::ProgramPaths;
 
 /// A mongod on a busy two-core machine is ready in a second or two; this only bounds a hang.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ impl ServerConfig {
         self.folder.join("db")
     }
 
-    pub(super) fn command(&self, binaries: &Binaries, port: u16, log: &ServerLog) -> Result<Command, Error> {
+    pub(super) fn command(&self, binaries: &ProgramPaths, port: u16, log: &ServerLog) -> Result<Command, Error> {
         let program = match self.role {
             ServerRole::Router { .. } => {
                 binaries.mongos.as_ref().ok_or_else(|| Error::NoMongos { mongod: binaries.mongod.clone() })?
@@ -127,7 +127,7 @@ impl ServerConfig {
         arguments
     }
 
-    fn library_path<'a>(&self, binaries: &'a Binaries) -> Option<(&'static str, &'a OsStr)> {
+    fn library_path<'a>(&self, binaries: &'a ProgramPaths) -> Option<(&'static str, &'a OsStr)> {
         binaries.library_path.as_ref().map(|folder| ("LD_LIBRARY_PATH", folder.as_os_str()))
     }
 }

@@ -12,7 +12,7 @@ use super::CaptureItem;
 /// The receiving end. After capture has ended it returns the remaining batches, then `None`.
 #[derive(Debug)]
 pub struct CaptureReceiver {
-    batches: mpsc::UnboundedReceiver<QueuedBatch>,
+    batches: mpsc::UnboundedReceiver<CapturedBatch>,
 }
 
 impl CaptureReceiver {
@@ -23,7 +23,7 @@ impl CaptureReceiver {
 }
 
 #[derive(Debug)]
-struct QueuedBatch {
+struct CapturedBatch {
     batch: Vec<CaptureItem>,
     _bytes: OwnedSemaphorePermit,
     _events: OwnedSemaphorePermit,
@@ -32,7 +32,7 @@ struct QueuedBatch {
 /// The sending end.
 #[derive(Debug)]
 pub(super) struct CaptureSender {
-    batches: mpsc::UnboundedSender<QueuedBatch>,
+    batches: mpsc::UnboundedSender<CapturedBatch>,
     bytes: QueueCapacity,
     events: QueueCapacity,
 }
@@ -68,7 +68,7 @@ impl CaptureSender {
                 }
             }
         };
-        self.batches.send(QueuedBatch { batch, _bytes: bytes, _events: events }).map_err(|_| QueueClosed)
+        self.batches.send(CapturedBatch { batch, _bytes: bytes, _events: events }).map_err(|_| QueueClosed)
     }
 }
 

@@ -6,12 +6,12 @@
 
 mod document;
 mod error;
+mod known_pipelines;
 mod mongo;
-mod pipeline_registry;
 mod refusal;
 mod store;
 
 pub use error::Error;
+pub use known_pipelines::PIPELINES;
 pub use mongo::{COLLECTION, MongoCheckpointStore};
-pub use pipeline_registry::PIPELINES;
 pub use store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResult, SnapshotProgress};

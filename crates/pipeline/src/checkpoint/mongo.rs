@@ -10,7 +10,7 @@ use mongodb::{Collection, Database};
 
 use super::document::{FORMAT, SNAPSHOT, STREAM, StoredCheckpoint, UNSTARTED, phase_fields, stored_number};
 use super::error::Error;
-use super::pipeline_registry::PipelineRegistry;
+use super::known_pipelines::KnownPipelines;
 use super::refusal;
 use super::store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResult};
 use crate::event::Epoch;
@@ -26,7 +26,7 @@ pub(super) const DUPLICATE_KEY: i32 = 11000;
 #[derive(Clone, Debug)]
 pub struct MongoCheckpointStore {
     checkpoints: Collection<Document>,
-    registry: PipelineRegistry,
+    registry: KnownPipelines,
     pipeline: String,
     fingerprint: String,
 }
@@ -34,7 +34,7 @@ pub struct MongoCheckpointStore {
 impl MongoCheckpointStore {
     /// `fingerprint` identifies the source; a checkpoint with another fingerprint is never written.
     pub fn new(database: &Database, pipeline: impl Into<String>, fingerprint: impl Into<String>) -> Self {
-        let registry = PipelineRegistry::new(database);
+        let registry = KnownPipelines::new(database);
         let checkpoints = majority_collection(database, COLLECTION);
         Self { checkpoints, registry, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
     }

@@ -23,7 +23,9 @@ pub(super) async fn wait_until_moved(checkpoints: &impl CheckpointStore, claim: 
         match timeout(LOAD_TIMEOUT, checkpoints.load()).await {
             Ok(Ok(Some(stored))) if stored.term > claim.term => return Error::Moved { by: stored.term },
             Ok(Err(error)) if !error.is_transient() => return error.into(),
-            Ok(Err(error)) => debug!(error = error_chain(&error), "failed to read checkpoint; polling again"),
+            Ok(Err(error)) => {
+                debug!(error = error_chain(&error), "failed to check whether the checkpoint was moved; retrying")
+            }
             // The next save reports a missing checkpoint: only a claim knows whether there should be one.
             Ok(Ok(Some(_) | None)) | Err(_) => {}
         }

@@ -7,7 +7,7 @@ use amqp::message::BatchBuilder;
 use bytes::Bytes;
 use servicebus::EncodedMessage;
 
-use super::prefix::Ordinal;
+use super::prefix::EventOrdinal;
 
 /// The limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct BatchLimits {
 /// An event in the send window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowEntry {
-    pub ordinal: Ordinal,
+    pub ordinal: EventOrdinal,
     /// Bytes it takes of the window.
     pub weight: usize,
 }
@@ -63,7 +63,7 @@ impl OutboundBatch {
     }
 
     /// Sets the message of an event that waits for one. `false` if the event is not in this batch.
-    pub(super) fn set_message(&mut self, ordinal: Ordinal, message: &Bytes) -> bool {
+    pub(super) fn set_message(&mut self, ordinal: EventOrdinal, message: &Bytes) -> bool {
         let here = self.first.ordinal == ordinal && self.payload.is_none();
         if here {
             self.payload = Some(message.clone());
@@ -72,7 +72,7 @@ impl OutboundBatch {
     }
 
     /// Takes the message out; the event waits for another message.
-    pub(super) fn take_message(&mut self) -> Option<(Ordinal, Bytes)> {
+    pub(super) fn take_message(&mut self) -> Option<(EventOrdinal, Bytes)> {
         Some((self.first.ordinal, self.payload.take()?))
     }
 

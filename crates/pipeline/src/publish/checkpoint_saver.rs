@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::config::CheckpointInterval;
 use super::prefix::{AcknowledgedPrefix, CheckpointPosition};
-use super::publisher::PublishTerm;
+use super::publisher::PublishClaim;
 use crate::checkpoint::{CheckpointStore, Error, SaveResult};
 use crate::error_chain::error_chain;
 use crate::retry::backoff;
@@ -17,7 +17,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
 pub(super) struct CheckpointSaver<S> {
     store: Arc<S>,
-    term: PublishTerm,
+    term: PublishClaim,
     interval: CheckpointInterval,
     /// A save is due after this many events.
     after_events: u64,
@@ -32,7 +32,7 @@ pub(super) struct CheckpointSaver<S> {
 impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
     pub(super) fn new(
         store: Arc<S>,
-        term: &PublishTerm,
+        term: &PublishClaim,
         interval: CheckpointInterval,
         after_events: u64,
         now: Instant,
@@ -61,7 +61,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
             self.pending = Some((position, before + events));
         }
         let Some((position, _)) = self.pending.clone() else { return };
-        let (store, PublishTerm { claim, epoch }) = (Arc::clone(&self.store), self.term.clone());
+        let (store, PublishClaim { claim, epoch }) = (Arc::clone(&self.store), self.term.clone());
         self.last = now;
         self.in_flight =
             Some(Box::pin(async move { store.save(&claim, epoch, &position.phase, position.cluster_time).await }));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::lanes::Window;
+use super::lanes::WindowLimits;
 
 /// The publisher settings of the `producer` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,11 +93,13 @@ impl Config {
         CheckpointInterval::EVENTS.min(self.window().events as u64 / 2).max(1)
     }
 
-    pub(super) fn window(&self) -> Window {
+    pub(super) fn window(&self) -> WindowLimits {
         match self.checkpoint {
             // One event at a time: send, acknowledge, save.
-            CheckpointInterval::Each => Window { events: 1, bytes: self.window_bytes.get() },
-            CheckpointInterval::Every(_) => Window { events: self.window_events.get(), bytes: self.window_bytes.get() },
+            CheckpointInterval::Each => WindowLimits { events: 1, bytes: self.window_bytes.get() },
+            CheckpointInterval::Every(_) => {
+                WindowLimits { events: self.window_events.get(), bytes: self.window_bytes.get() }
+            }
         }
     }
 }

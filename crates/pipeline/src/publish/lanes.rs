@@ -15,12 +15,12 @@ use bytes::Bytes;
 use servicebus::EncodedMessage;
 
 use super::batch::{BatchLimits, OutboundBatch, WindowEntry, build_batch};
-use super::prefix::Ordinal;
+use super::prefix::EventOrdinal;
 use crate::failpoints::Failpoint;
 
 /// The send window: maximum events and bytes in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct WindowLimits {
     pub events: usize,
     pub bytes: usize,
 }
@@ -36,7 +36,7 @@ pub struct LaneId(u32);
 #[derive(Debug)]
 pub struct RefusedMessage {
     pub lane: LaneId,
-    pub ordinal: Ordinal,
+    pub ordinal: EventOrdinal,
     pub message: Bytes,
 }
 
@@ -49,7 +49,7 @@ pub struct LaneTransfer {
 
 #[derive(Debug)]
 pub struct Lanes {
-    window: Window,
+    window: WindowLimits,
     batch_limits: BatchLimits,
     /// Maximum transfers in flight per lane.
     transfers_per_lane: usize,
@@ -83,11 +83,11 @@ const RETAINED_CAPACITY: usize = 4;
 const LANE_BITS: u32 = 24;
 
 impl Lanes {
-    pub fn new(window: Window, batch_limits: BatchLimits) -> Self {
+    pub fn new(window: WindowLimits, batch_limits: BatchLimits) -> Self {
         Self::with_failpoint(window, batch_limits, Failpoint::TwoTransfersPerLane.is_enabled())
     }
 
-    pub(super) fn with_failpoint(window: Window, batch_limits: BatchLimits, two_transfers: bool) -> Self {
+    pub(super) fn with_failpoint(window: WindowLimits, batch_limits: BatchLimits, two_transfers: bool) -> Self {
         Self {
             window,
             batch_limits,
@@ -148,7 +148,7 @@ impl Lanes {
     }
 
     /// Sets the message of a reserved slot.
-    pub fn set_message(&mut self, LaneId(id): LaneId, ordinal: Ordinal, message: &Bytes) {
+    pub fn set_message(&mut self, LaneId(id): LaneId, ordinal: EventOrdinal, message: &Bytes) {
         let batches = &mut self.lanes[id as usize].queue;
         if batches.iter_mut().any(|batch| batch.set_message(ordinal, message)) {
             self.wake(id);
@@ -178,7 +178,7 @@ impl Lanes {
     }
 
     /// The events of a transfer in flight.
-    pub fn ordinals(&self, token: u64) -> impl Iterator<Item = Ordinal> {
+    pub fn ordinals(&self, token: u64) -> impl Iterator<Item = EventOrdinal> {
         self.in_flight(token).into_iter().flat_map(OutboundBatch::entries).map(|entry| entry.ordinal)
     }
 
@@ -188,14 +188,14 @@ impl Lanes {
     }
 
     /// Removes an acknowledged transfer; calls `on_event` for each of its events.
-    pub fn acknowledge(&mut self, token: u64, on_event: impl FnMut(Ordinal)) {
+    pub fn acknowledge(&mut self, token: u64, on_event: impl FnMut(EventOrdinal)) {
         if let Some(batch) = self.remove_in_flight(token) {
             self.release(lane_of(token), &batch, on_event);
         }
     }
 
     /// Removes the events of a batch from the window.
-    fn release(&mut self, id: u32, batch: &OutboundBatch, mut on_event: impl FnMut(Ordinal)) {
+    fn release(&mut self, id: u32, batch: &OutboundBatch, mut on_event: impl FnMut(EventOrdinal)) {
         let lane = &mut self.lanes[id as usize];
         for entry in batch.entries() {
             lane.events -= 1;
@@ -248,7 +248,7 @@ impl Lanes {
     }
 
     /// Frees a reserved slot: no message is sent for this event.
-    pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: Ordinal) {
+    pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: EventOrdinal) {
         let lane = &mut self.lanes[id as usize];
         let is_reserved =
             |batch: &OutboundBatch| !batch.is_ready() && batch.entries().any(|entry| entry.ordinal == ordinal);

@@ -24,7 +24,7 @@ mod traced_events;
 pub use config::{BodyFormat, CheckpointInterval, Config, InvalidPublishConfig, SessionMapping};
 pub use error::{Error, PublishEnd};
 pub use handle::{Handle, PauseReason, PublishCounts, PublishProgress, PublishState};
-pub use publisher::{CaptureInput, PublishTerm, Publisher, PublisherStores};
+pub use publisher::{CaptureInput, PublishClaim, Publisher, PublisherStores};
 pub use rejected::RejectedStore;
 pub use topic::{LinkLimits, PublishTopic, SenderLink, ServiceBusTopic};
 pub use traced_events::{PublishTracer, PublishedTrace};

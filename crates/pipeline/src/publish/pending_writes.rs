@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::handle::Handle;
 use super::lanes::LaneId;
-use super::prefix::Ordinal;
+use super::prefix::EventOrdinal;
 use super::rejected::{RejectedEvent, RejectedStore};
 use crate::error_chain::error_chain;
 use crate::event::Term;
@@ -29,13 +29,13 @@ pub(super) enum CompletedWrite {
     /// The event may be sent as this message: its body is stored, or the message is a marker of a rejected event.
     MessageReady {
         lane: LaneId,
-        ordinal: Ordinal,
+        ordinal: EventOrdinal,
         message: Bytes,
     },
     /// The event is stored as rejected, and nothing is sent for it. `lane` holds its reserved slot, if any.
     EventRejected {
         lane: Option<LaneId>,
-        ordinal: Ordinal,
+        ordinal: EventOrdinal,
     },
 }
 
@@ -78,7 +78,7 @@ impl PendingWrites {
     }
 
     /// Stores a body, then releases the `message` that refers to it.
-    pub(super) fn store_body(&self, lane: LaneId, ordinal: Ordinal, id: String, body: Vec<u8>, message: Bytes) {
+    pub(super) fn store_body(&self, lane: LaneId, ordinal: EventOrdinal, id: String, body: Vec<u8>, message: Bytes) {
         let (claim_checks, handle) = (self.claim_checks.clone(), self.handle.clone());
         handle.counters().oversize.fetch_add(1, Relaxed);
         self.in_flight.push(Box::pin(async move {
@@ -91,7 +91,7 @@ impl PendingWrites {
     }
 
     /// Stores a rejected event.
-    pub(super) fn reject(&self, ordinal: Ordinal, rejection: RejectedEvent, slot: Option<ReservedSlot>) {
+    pub(super) fn reject(&self, ordinal: EventOrdinal, rejection: RejectedEvent, slot: Option<ReservedSlot>) {
         let (rejected, term, handle) = (self.rejected.clone(), self.term, self.handle.clone());
         handle.counters().rejected.fetch_add(1, Relaxed);
         let (reason, message_id) = (rejection.reason.code(), &rejection.message_id);
@@ -136,7 +136,7 @@ impl WriteRetry {
     /// Logs the error and returns the backoff before the next attempt.
     fn back_off(&mut self, error: &dyn std::error::Error) -> tokio::time::Sleep {
         self.handle.counters().store_errors.fetch_add(1, Relaxed);
-        tracing::warn!(error = %error_chain(error), "failed to write to the coordination database; retrying");
+        tracing::warn!(error = %error_chain(error), "failed to store an oversize body or a rejected event; retrying");
         self.failures = self.failures.saturating_add(1);
         tokio::time::sleep(backoff(self.failures - 1, FIRST_BACKOFF, MAX_BACKOFF))
     }

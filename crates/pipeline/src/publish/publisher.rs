@@ -20,7 +20,7 @@ use futures_util::FutureExt;
 use servicebus::SendOutcome;
 use tokio::sync::mpsc;
 
-use self::admission::{Admission, Destination};
+use self::admission::{Admission, EventDestination};
 use self::drain_timer::DrainTimer;
 use self::subscription_probe::SubscriptionProbe;
 use self::topic_connection::{TopicConnection, TopicConnectionEvent};
@@ -55,7 +55,7 @@ impl CaptureInput for mpsc::Receiver<Vec<CaptureItem>> {
 
 /// The claim and epoch under which the publisher works.
 #[derive(Clone, Debug)]
-pub struct PublishTerm {
+pub struct PublishClaim {
     pub claim: Claim,
     pub epoch: Epoch,
 }
@@ -70,7 +70,7 @@ pub struct PublisherStores<S> {
 /// Publishes during one term.
 pub struct Publisher<T: PublishTopic, S> {
     config: Config,
-    term: PublishTerm,
+    term: PublishClaim,
     handle: Handle,
     topic: Arc<T>,
     admission: Admission,
@@ -99,7 +99,7 @@ enum PublisherEvent {
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
-    pub fn new(config: Config, term: PublishTerm, topic: T, stores: PublisherStores<S>, handle: Handle) -> Self {
+    pub fn new(config: Config, term: PublishClaim, topic: T, stores: PublisherStores<S>, handle: Handle) -> Self {
         let PublisherStores { checkpoints, claim_checks, rejected } = stores;
         let topic = Arc::new(topic);
         let encoder = Encoder::new(config.body, config.sessions, term.epoch, term.claim.term);
@@ -220,7 +220,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn admit(&mut self, now: Instant) -> bool {
         // The size limit of a message is known after the first link is open.
         let Some(limits) = self.connection.limits() else { return false };
-        let mut to = Destination { limits, window: &mut self.window, writes: &self.pending_writes, now };
+        let mut to = EventDestination { limits, window: &mut self.window, writes: &self.pending_writes, now };
         self.admission.admit(&mut to)
     }
 

@@ -13,7 +13,7 @@
 //! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template` and `event_path`, `statement`, `commands`.
 //! 4. What cannot be applied: `parked`, and `source_history` for gaps.
-//! 5. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_check` before the first event.
+//! 5. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
 
 mod applier;
 mod bson_writer;
@@ -28,7 +28,7 @@ mod epoch_floor;
 mod error;
 mod event_path;
 mod indices;
-mod model_check;
+mod model_validation;
 mod observer;
 mod parked;
 mod plan;
@@ -53,7 +53,7 @@ pub use cursor::{
 };
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
 pub use error::Error;
-pub use model_check::validate;
+pub use model_validation::validate;
 pub use observer::{ApplyObserver, ApplyTimings};
 pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore};
 pub use plan::ApplyOutcome;

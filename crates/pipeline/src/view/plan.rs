@@ -136,7 +136,7 @@ pub(super) struct CommitCounts {
 }
 
 #[derive(Default)]
-struct AggregateState {
+struct PlannedAggregate {
     cursor: Option<Cursor>,
     /// The optional fields of the cursor as read, or of the epoch floor used in its place; `None` if there was neither.
     stored: Option<StoredFlags>,
@@ -148,7 +148,7 @@ pub(super) struct TransactionPlanner<'a> {
     rules: &'a ApplyRules,
     refused: &'a RefusedStatements,
     now: DateTime,
-    state: HashMap<Identity, AggregateState>,
+    state: HashMap<Identity, PlannedAggregate>,
     plan: TransactionPlan,
 }
 
@@ -159,7 +159,7 @@ impl<'a> TransactionPlanner<'a> {
         cursors: HashMap<Identity, Cursor>,
         now: DateTime,
     ) -> Self {
-        let from_stored = |cursor| AggregateState {
+        let from_stored = |cursor| PlannedAggregate {
             stored: Some(StoredFlags::of(&cursor)),
             cursor: Some(cursor),
             changed: false,
@@ -184,7 +184,12 @@ impl<'a> TransactionPlanner<'a> {
         self.plan
     }
 
-    fn plan_event(&mut self, index: EventIndex, pending: &PendingEvent, state: &mut AggregateState) -> PlannedOutcome {
+    fn plan_event(
+        &mut self,
+        index: EventIndex,
+        pending: &PendingEvent,
+        state: &mut PlannedAggregate,
+    ) -> PlannedOutcome {
         if state.blocked {
             return PlannedOutcome::Blocked;
         }
@@ -243,7 +248,7 @@ impl<'a> TransactionPlanner<'a> {
         &mut self,
         index: EventIndex,
         pending: &PendingEvent,
-        state: &mut AggregateState,
+        state: &mut PlannedAggregate,
         park_reason: Option<ParkReason>,
     ) -> PlannedOutcome {
         let event = &*pending.event;
@@ -328,10 +333,10 @@ impl<'a> TransactionPlanner<'a> {
         &mut self,
         events: &[PendingEvent],
         indices: &[EventIndex],
-        states: &mut HashMap<Identity, AggregateState>,
+        states: &mut HashMap<Identity, PlannedAggregate>,
     ) {
         for pending in indices.iter().map(|index| &events[*index]) {
-            if let Some(AggregateState { cursor: Some(cursor), stored, changed, .. }) =
+            if let Some(PlannedAggregate { cursor: Some(cursor), stored, changed, .. }) =
                 states.get_mut(&pending.identity)
                 && std::mem::take(changed)
             {

@@ -15,7 +15,7 @@ use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpo
 use pipeline::envelope::property;
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
-    Config, Error, Handle, PublishCounts, PublishEnd, PublishState, PublishTerm, PublishTopic, Publisher,
+    Config, Error, Handle, PublishClaim, PublishCounts, PublishEnd, PublishState, PublishTopic, Publisher,
     PublisherStores, RejectedStore, ServiceBusTopic,
 };
 use pipeline::stored::ClaimCheckStore;
@@ -149,7 +149,7 @@ impl PublishFixture {
             claim_checks: self.claim_checks(),
             rejected: RejectedStore::new(&self.database, "shop"),
         };
-        let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, stores, handle.clone());
+        let publisher = Publisher::new(config, PublishClaim { claim, epoch }, topic, stores, handle.clone());
         let (intake, captured) = mpsc::channel(4);
         let [(stop, stopped), (lose, lost)] = [(); 2].map(|()| oneshot::channel::<()>());
         let ended = tokio::spawn(publisher.run(captured, signal(stopped), signal(lost)));

@@ -49,7 +49,7 @@ pub(crate) struct AttachRequest {
     pub(super) key: LinkKey,
     pub(super) attach: Attach,
     pub(super) address: Arc<str>,
-    pub(super) inbound: Option<Inbound>,
+    pub(super) inbound: Option<InboundEvent>,
     pub(super) own_session: bool,
     pub(super) credit: u32,
     pub(super) guard: Option<WriteGuard>,
@@ -59,7 +59,7 @@ pub(crate) struct AttachRequest {
 }
 
 /// Where deliveries go.
-pub(crate) enum Inbound {
+pub(crate) enum InboundEvent {
     /// Bounded by the link's credit.
     Messages(mpsc::UnboundedSender<Delivery>),
     /// Each delivery goes to the request with its correlation id.

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
 use super::ConnectionTimeouts;
-use super::command::{AttachRequest, Command, Inbound, LinkKey, OutgoingTransfer, SettleRequest};
+use super::command::{AttachRequest, Command, InboundEvent, LinkKey, OutgoingTransfer, SettleRequest};
 use super::links::{DriverLink, DriverLinks, LinkPhase, UnsettledTransfer};
 use super::session_pool::SessionPool;
 use super::settlements::PendingSettlements;
@@ -445,14 +445,14 @@ impl ProtocolState {
         let Some(link) = self.links.by_id(delivery.link) else { return };
         let (id, number, settled) = (delivery.link, delivery.id, delivery.settled);
         let refused = match &link.inbound {
-            Some(Inbound::Messages(messages)) => {
+            Some(InboundEvent::Messages(messages)) => {
                 if !settled {
                     link.settlements.add(number);
                 }
                 // The receiver was dropped, so nobody will settle this delivery.
                 messages.send(delivery).is_err().then_some(DeliveryState::Released)
             }
-            Some(Inbound::Responses(responses)) => {
+            Some(InboundEvent::Responses(responses)) => {
                 responses.complete(delivery.payload);
                 Some(DeliveryState::Accepted)
             }

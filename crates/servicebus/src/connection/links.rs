@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use amqp::{Attach, DeliveryState, LinkId, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::command::{Inbound, LinkKey, OutcomeSender, OutgoingTransfer, Reply, WriteGuard};
+use super::command::{InboundEvent, LinkKey, OutcomeSender, OutgoingTransfer, Reply, WriteGuard};
 use super::settlements::{PendingSettlements, unexpected_outcome};
 use crate::error::{ClientOperation, Error, ServiceError};
 
@@ -24,7 +24,7 @@ pub(super) struct DriverLink {
     pub(super) phase: LinkPhase,
     pub(super) credit: u32,
     /// Only for links that receive.
-    pub(super) inbound: Option<Inbound>,
+    pub(super) inbound: Option<InboundEvent>,
     pub(super) settlements: PendingSettlements,
     pub(super) draining: Option<Reply<()>>,
     /// Only for links that send: transfers without credit yet, and transfers without an outcome yet.
@@ -100,7 +100,7 @@ impl DriverLink {
             // The caller asked for a detached link, so this is success.
             LinkPhase::Detaching(Some(reply)) => drop(reply.send(Ok(()))),
         }
-        if let Some(Inbound::Responses(responses)) = &self.inbound {
+        if let Some(InboundEvent::Responses(responses)) = &self.inbound {
             responses.fail(&why);
         }
         self.settlements.fail(&why);

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use futures_util::future::try_join_all;
-use mongod::{Binaries, MongoServer, ServerConfig, ServerRole};
+use mongod::{MongoServer, ProgramPaths, ServerConfig, ServerRole};
 use mongodb::Client;
 use mongodb::bson::doc;
 
@@ -113,7 +113,7 @@ fn shard_set(shard: usize) -> String {
 }
 
 async fn start_set(
-    binaries: &Binaries,
+    binaries: &ProgramPaths,
     role: ServerRole,
     name: String,
     scratch: &ScratchFolder,

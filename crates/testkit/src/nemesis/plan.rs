@@ -33,7 +33,7 @@ pub struct FaultProfile {
     pub name: &'static str,
     /// From one group to the next.
     pub interval: RangeInclusive<Duration>,
-    /// How long a fault duration.
+    /// How long a fault lasts.
     pub duration: RangeInclusive<Duration>,
     /// A group is one fault, or several in quick succession. Groups are drawn by weight.
     pub groups: Vec<(u32, Vec<ClusterFault>)>,

@@ -19,13 +19,13 @@ pub struct ProxyCounters {
     pub cut: u64,
     /// Connections closed by a reset.
     pub reset: u64,
-    pub to_target: Traffic,
-    pub to_client: Traffic,
+    pub to_target: ProxyTraffic,
+    pub to_client: ProxyTraffic,
 }
 
 /// Bytes in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct ProxyTraffic {
     /// Bytes read from the sender.
     pub received: u64,
     /// Bytes written to the receiver.
@@ -59,7 +59,7 @@ impl Sum for ProxyCounters {
     }
 }
 
-impl Add for Traffic {
+impl Add for ProxyTraffic {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -84,8 +84,8 @@ pub(super) struct TrafficMeter {
 }
 
 impl TrafficMeter {
-    pub(super) fn read(&self) -> Traffic {
-        Traffic {
+    pub(super) fn read(&self) -> ProxyTraffic {
+        ProxyTraffic {
             received: self.received.load(Relaxed),
             delivered: self.delivered.load(Relaxed),
             delayed: self.delayed.load(Relaxed),

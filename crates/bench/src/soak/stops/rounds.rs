@@ -38,7 +38,7 @@ pub struct StopTimings {
 
 /// A leader got SIGTERM, and another pod acquired the lease.
 #[derive(Clone, Copy)]
-struct Handover {
+struct LeaseHandover {
     at: Instant,
     gained: Instant,
     term: i64,
@@ -53,7 +53,7 @@ pub(super) struct StopRounds<'a> {
     /// Pods that got SIGTERM, and when.
     stopping: Vec<(usize, Instant)>,
     stops: Vec<Duration>,
-    handovers: Vec<Handover>,
+    handovers: Vec<LeaseHandover>,
     in_flight: u64,
 }
 
@@ -93,7 +93,7 @@ impl<'a> StopRounds<'a> {
     }
 
     fn timings(&self) -> StopTimings {
-        let first = |handover: &Handover| {
+        let first = |handover: &LeaseHandover| {
             let first = self.checker.first_observed_in(u64::try_from(handover.term).ok()?)?;
             Some(first.saturating_duration_since(handover.at))
         };
@@ -125,7 +125,7 @@ impl<'a> StopRounds<'a> {
             self.stopping.push((target, at));
         }
         let (term, gained) = self.next_term(term, at).await?;
-        self.handovers.push(Handover { at, gained, term });
+        self.handovers.push(LeaseHandover { at, gained, term });
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::core::id::Timestamp;
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
 fn message(n: u64) -> QueuedMessage {
-    QueuedMessage::new(Location { segment: 0, offset: n as u32, len: 10 }, 0, ExpiryTime::NEVER)
+    QueuedMessage::new(JournalLocation { segment: 0, offset: n as u32, len: 10 }, 0, ExpiryTime::NEVER)
 }
 
 fn filled(counters: impl IntoIterator<Item = u64>) -> SessionBacklog {

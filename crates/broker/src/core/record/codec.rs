@@ -1,13 +1,13 @@
 //! The primitive encodings of records.
 
 use crate::core::id::{EntityId, QueueId, Subqueue, Timestamp};
-use crate::journal::Location;
+use crate::journal::JournalLocation;
 
 use super::MalformedRecord;
 
-pub(super) struct RecordWriter<'b>(pub(super) &'b mut Vec<u8>);
+pub(super) struct RecordEncoder<'b>(pub(super) &'b mut Vec<u8>);
 
-impl RecordWriter<'_> {
+impl RecordEncoder<'_> {
     pub(super) fn write_byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -40,7 +40,7 @@ impl RecordWriter<'_> {
         self.write_int(u64::from(queue.entity.0) << 1 | u64::from(queue.subqueue == Subqueue::DeadLetter));
     }
 
-    pub(super) fn write_location(&mut self, location: Location) {
+    pub(super) fn write_location(&mut self, location: JournalLocation) {
         self.write_int(location.segment.into());
         self.write_int(location.offset.into());
         self.write_int(location.len.into());
@@ -57,11 +57,11 @@ impl RecordWriter<'_> {
     }
 }
 
-pub(super) struct RecordReader<'a>(pub(super) &'a [u8]);
+pub(super) struct RecordDecoder<'a>(pub(super) &'a [u8]);
 
 pub(super) type DecodeResult<T> = Result<T, MalformedRecord>;
 
-impl<'a> RecordReader<'a> {
+impl<'a> RecordDecoder<'a> {
     pub(super) fn take(&mut self, len: usize) -> DecodeResult<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(MalformedRecord("cut short"))?;
         self.0 = rest;
@@ -127,8 +127,8 @@ impl<'a> RecordReader<'a> {
         Ok(if packed & 1 == 1 { QueueId::dead_letter(entity) } else { QueueId::main(entity) })
     }
 
-    pub(super) fn read_location(&mut self) -> DecodeResult<Location> {
-        Ok(Location { segment: self.read_small()?, offset: self.read_small()?, len: self.read_small()? })
+    pub(super) fn read_location(&mut self) -> DecodeResult<JournalLocation> {
+        Ok(JournalLocation { segment: self.read_small()?, offset: self.read_small()?, len: self.read_small()? })
     }
 
     pub(super) fn read_rising(&mut self) -> DecodeResult<Vec<u64>> {

@@ -1,6 +1,6 @@
 //! Decodes records. Strings are borrowed: recovery decodes millions of records.
 
-use super::codec::{DecodeResult, RecordReader};
+use super::codec::{DecodeResult, RecordDecoder};
 use super::write::kind;
 use super::*;
 
@@ -12,12 +12,12 @@ pub struct MalformedRecord(pub(crate) &'static str);
 
 impl<'a> JournalRecord<'a> {
     pub(crate) fn decode(meta: &'a [u8]) -> DecodeResult<Self> {
-        let r = &mut RecordReader(meta);
+        let r = &mut RecordDecoder(meta);
         Ok(match r.read_byte()? {
             kind::ENTITY => Self::Entity(read_entity(r)?),
             kind::ENTITY_DELETED => Self::EntityDeleted { id: r.read_entity()? },
-            kind::ENQUEUED => Self::Enqueued(read_enqueued(r)?),
-            kind::ACTIVATED => Self::Activated(read_activated(r)?),
+            kind::ENQUEUED => Self::EnqueuedRecord(read_enqueued(r)?),
+            kind::ACTIVATED => Self::ActivatedRecord(read_activated(r)?),
             kind::CANCELLED => Self::Cancelled { entity: r.read_entity()?, counters: r.read_rising()? },
             kind::SETTLED => {
                 Self::Settled { queue: r.read_queue()?, session: r.read_option_text()?, counters: r.read_rising()? }
@@ -34,7 +34,7 @@ impl<'a> JournalRecord<'a> {
     }
 }
 
-fn read_entity<'a>(r: &mut RecordReader<'a>) -> DecodeResult<EntityRecord<'a>> {
+fn read_entity<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<EntityRecord<'a>> {
     Ok(EntityRecord {
         id: r.read_entity()?,
         topic: read_optional_entity(r)?,
@@ -47,13 +47,13 @@ fn read_entity<'a>(r: &mut RecordReader<'a>) -> DecodeResult<EntityRecord<'a>> {
     })
 }
 
-fn read_optional_entity(r: &mut RecordReader<'_>) -> DecodeResult<Option<EntityId>> {
+fn read_optional_entity(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<EntityId>> {
     let id = r.read_option()?.map(u32::try_from).transpose();
     id.map(|id| id.map(EntityId)).map_err(|_| MalformedRecord("an entity is out of range"))
 }
 
-fn read_enqueued<'a>(r: &mut RecordReader<'a>) -> DecodeResult<Enqueued<'a>> {
-    Ok(Enqueued {
+fn read_enqueued<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<EnqueuedRecord<'a>> {
+    Ok(EnqueuedRecord {
         entity: r.read_entity()?,
         sequence: SequenceNumber(r.read_int()?),
         enqueued_at: r.read_timestamp()?,
@@ -65,8 +65,8 @@ fn read_enqueued<'a>(r: &mut RecordReader<'a>) -> DecodeResult<Enqueued<'a>> {
     })
 }
 
-fn read_activated<'a>(r: &mut RecordReader<'a>) -> DecodeResult<Activated<'a>> {
-    Ok(Activated {
+fn read_activated<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<ActivatedRecord<'a>> {
+    Ok(ActivatedRecord {
         entity: r.read_entity()?,
         scheduled_counter: r.read_int()?,
         sequence: SequenceNumber(r.read_int()?),
@@ -78,15 +78,15 @@ fn read_activated<'a>(r: &mut RecordReader<'a>) -> DecodeResult<Activated<'a>> {
     })
 }
 
-fn read_targets(r: &mut RecordReader<'_>) -> DecodeResult<Vec<EnqueueTarget>> {
-    let target = |r: &mut RecordReader<'_>| {
+fn read_targets(r: &mut RecordDecoder<'_>) -> DecodeResult<Vec<EnqueueTarget>> {
+    let target = |r: &mut RecordDecoder<'_>| {
         let (queue, counter, time_to_live) = (r.read_queue()?, r.read_option()?, r.read_option()?);
         Ok(EnqueueTarget { queue, counter, time_to_live, overrides: read_overrides(r)? })
     };
     (0..r.read_length()?).map(|_| target(r)).collect()
 }
 
-fn read_dead_lettered<'a>(r: &mut RecordReader<'a>) -> DecodeResult<DeadLettered<'a>> {
+fn read_dead_lettered<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<DeadLettered<'a>> {
     Ok(DeadLettered {
         queue: r.read_queue()?,
         session: r.read_option_text()?,
@@ -98,7 +98,7 @@ fn read_dead_lettered<'a>(r: &mut RecordReader<'a>) -> DecodeResult<DeadLettered
     })
 }
 
-fn read_message_updated<'a>(r: &mut RecordReader<'a>) -> DecodeResult<MessageUpdated<'a>> {
+fn read_message_updated<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<MessageUpdated<'a>> {
     Ok(MessageUpdated {
         queue: r.read_queue()?,
         session: r.read_option_text()?,
@@ -109,7 +109,7 @@ fn read_message_updated<'a>(r: &mut RecordReader<'a>) -> DecodeResult<MessageUpd
     })
 }
 
-fn read_overrides(r: &mut RecordReader<'_>) -> DecodeResult<Option<Arc<MessageOverrides>>> {
+fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<MessageOverrides>>> {
     if !read_flag(r)? {
         return Ok(None);
     }
@@ -122,7 +122,7 @@ fn read_overrides(r: &mut RecordReader<'_>) -> DecodeResult<Option<Arc<MessageOv
     Ok(Some(Arc::new(MessageOverrides { reason, description, enqueued_sequence, properties })))
 }
 
-fn read_session_state<'a>(r: &mut RecordReader<'a>) -> DecodeResult<SessionStateRecord<'a>> {
+fn read_session_state<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<SessionStateRecord<'a>> {
     let (queue, session, at) = (r.read_queue()?, r.read_text()?, r.read_timestamp()?);
     let state = match r.read_byte()? {
         0 => SessionStateLocation::Cleared,
@@ -133,13 +133,13 @@ fn read_session_state<'a>(r: &mut RecordReader<'a>) -> DecodeResult<SessionState
     Ok(SessionStateRecord { queue, session, at, state })
 }
 
-fn read_moved<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BodyMoved<'a>> {
+fn read_moved<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<BodyMoved<'a>> {
     let from = r.read_location()?;
     let owners = (0..r.read_length()?).map(|_| read_owner(r)).collect::<DecodeResult<Vec<_>>>()?;
     Ok(BodyMoved { from, owners, original: r.read_bytes()? })
 }
 
-fn read_owner<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BodyOwner<'a>> {
+fn read_owner<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<BodyOwner<'a>> {
     Ok(match r.read_byte()? {
         0 => BodyOwner::Message { queue: r.read_queue()?, session: r.read_option_text()?, counter: r.read_int()? },
         1 => BodyOwner::State { queue: r.read_queue()?, session: r.read_text()? },
@@ -148,7 +148,7 @@ fn read_owner<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BodyOwner<'a>> {
     })
 }
 
-fn read_backlog<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BacklogRecord<'a>> {
+fn read_backlog<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<BacklogRecord<'a>> {
     let (queue, session) = (r.read_queue()?, r.read_option_text()?);
     let mut counter: u64 = 0;
     let messages = (0..r.read_length()?)
@@ -166,7 +166,7 @@ fn read_backlog<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BacklogRecord<'a>>
     Ok(BacklogRecord { queue, session, messages })
 }
 
-fn read_scheduled<'a>(r: &mut RecordReader<'a>) -> DecodeResult<ScheduledRecord<'a>> {
+fn read_scheduled<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<ScheduledRecord<'a>> {
     Ok(ScheduledRecord {
         entity: r.read_entity()?,
         sequence: SequenceNumber(r.read_int()?),
@@ -177,15 +177,15 @@ fn read_scheduled<'a>(r: &mut RecordReader<'a>) -> DecodeResult<ScheduledRecord<
     })
 }
 
-fn read_duplicate_ids(r: &mut RecordReader<'_>) -> DecodeResult<Vec<(Fingerprint, Timestamp)>> {
+fn read_duplicate_ids(r: &mut RecordDecoder<'_>) -> DecodeResult<Vec<(Fingerprint, Timestamp)>> {
     (0..r.read_length()?).map(|_| Ok((read_fingerprint(r)?, r.read_timestamp()?))).collect()
 }
 
-fn read_fingerprint(r: &mut RecordReader<'_>) -> DecodeResult<Fingerprint> {
+fn read_fingerprint(r: &mut RecordDecoder<'_>) -> DecodeResult<Fingerprint> {
     let bytes = r.take(Fingerprint::BYTES)?;
     Ok(Fingerprint::from_bytes(bytes.try_into().expect("take() returns the requested length")))
 }
 
-fn read_flag(r: &mut RecordReader<'_>) -> DecodeResult<bool> {
+fn read_flag(r: &mut RecordDecoder<'_>) -> DecodeResult<bool> {
     Ok(r.read_byte()? != 0)
 }

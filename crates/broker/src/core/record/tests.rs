@@ -11,7 +11,7 @@ fn round_trip(record: &JournalRecord<'_>) {
     }
 }
 
-const HERE: Location = Location { segment: 3, offset: u32::MAX, len: 1024 };
+const HERE: JournalLocation = JournalLocation { segment: 3, offset: u32::MAX, len: 1024 };
 
 fn overridden() -> Arc<MessageOverrides> {
     Arc::new(MessageOverrides {
@@ -22,8 +22,8 @@ fn overridden() -> Arc<MessageOverrides> {
     })
 }
 
-fn enqueued(session: SessionRef<'_>) -> Enqueued<'_> {
-    Enqueued {
+fn enqueued(session: SessionRef<'_>) -> EnqueuedRecord<'_> {
+    EnqueuedRecord {
         entity: EntityId(7),
         sequence: SequenceNumber::new(15, 1 << 40),
         enqueued_at: Timestamp(1_800_000_000_000),
@@ -65,8 +65,8 @@ fn every_record_decodes_and_no_prefix_does() {
             dead_letter_counter: 3,
         }),
         JournalRecord::EntityDeleted { id: entity },
-        JournalRecord::Enqueued(enqueued(Some("order-1"))),
-        JournalRecord::Activated(Activated {
+        JournalRecord::EnqueuedRecord(enqueued(Some("order-1"))),
+        JournalRecord::ActivatedRecord(ActivatedRecord {
             entity,
             scheduled_counter: 3,
             sequence: SequenceNumber::new(0, 4),
@@ -144,14 +144,14 @@ fn an_enqueued_record_adds_little_to_its_session_id() {
         time_to_live: Some(9),
         overrides: None,
     }];
-    JournalRecord::Enqueued(Enqueued { targets, ..enqueued(Some(&"x".repeat(36))) }).encode(&mut bytes);
+    JournalRecord::EnqueuedRecord(EnqueuedRecord { targets, ..enqueued(Some(&"x".repeat(36))) }).encode(&mut bytes);
     assert!(bytes.len() <= 36 + 40, "{}", bytes.len());
 }
 
 #[test]
 fn an_envelope_decodes_after_its_body_moved() {
     let mut original = Vec::new();
-    JournalRecord::Enqueued(Enqueued { due_at: Some(Timestamp(1_900_000_000_000)), ..enqueued(Some("s")) })
+    JournalRecord::EnqueuedRecord(EnqueuedRecord { due_at: Some(Timestamp(1_900_000_000_000)), ..enqueued(Some("s")) })
         .encode(&mut original);
     let mut moved = Vec::new();
     JournalRecord::BodyMoved(BodyMoved { from: HERE, owners: Vec::new(), original: &original }).encode(&mut moved);

@@ -1,6 +1,6 @@
 //! Encodes records.
 
-use super::codec::RecordWriter;
+use super::codec::RecordEncoder;
 use super::*;
 
 pub(super) mod kind {
@@ -22,15 +22,15 @@ pub(super) mod kind {
 impl JournalRecord<'_> {
     /// Appends the encoded record to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let mut w = RecordWriter(out);
+        let mut w = RecordEncoder(out);
         match self {
             Self::Entity(record) => write_entity(&mut w, record),
             Self::EntityDeleted { id } => {
                 w.write_byte(kind::ENTITY_DELETED);
                 w.write_int(id.0.into());
             }
-            Self::Enqueued(record) => record.encode(out),
-            Self::Activated(record) => write_activated(&mut w, record),
+            Self::EnqueuedRecord(record) => record.encode(out),
+            Self::ActivatedRecord(record) => write_activated(&mut w, record),
             Self::Cancelled { entity, counters } => {
                 w.write_byte(kind::CANCELLED);
                 w.write_int(entity.0.into());
@@ -61,7 +61,7 @@ impl JournalRecord<'_> {
     }
 }
 
-fn write_entity(w: &mut RecordWriter<'_>, record: &EntityRecord<'_>) {
+fn write_entity(w: &mut RecordEncoder<'_>, record: &EntityRecord<'_>) {
     w.write_byte(kind::ENTITY);
     w.write_int(record.id.0.into());
     w.write_option(record.topic.map(|topic| topic.0.into()));
@@ -73,13 +73,13 @@ fn write_entity(w: &mut RecordWriter<'_>, record: &EntityRecord<'_>) {
     w.write_int(record.dead_letter_counter);
 }
 
-impl Enqueued<'_> {
+impl EnqueuedRecord<'_> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        write_enqueued(&mut RecordWriter(out), self);
+        write_enqueued(&mut RecordEncoder(out), self);
     }
 }
 
-fn write_enqueued(w: &mut RecordWriter<'_>, record: &Enqueued<'_>) {
+fn write_enqueued(w: &mut RecordEncoder<'_>, record: &EnqueuedRecord<'_>) {
     w.write_byte(kind::ENQUEUED);
     w.write_int(record.entity.0.into());
     w.write_int(record.sequence.0);
@@ -94,7 +94,7 @@ fn write_enqueued(w: &mut RecordWriter<'_>, record: &Enqueued<'_>) {
     write_targets(w, &record.targets);
 }
 
-fn write_activated(w: &mut RecordWriter<'_>, record: &Activated<'_>) {
+fn write_activated(w: &mut RecordEncoder<'_>, record: &ActivatedRecord<'_>) {
     w.write_byte(kind::ACTIVATED);
     w.write_int(record.entity.0.into());
     w.write_int(record.scheduled_counter);
@@ -106,7 +106,7 @@ fn write_activated(w: &mut RecordWriter<'_>, record: &Activated<'_>) {
     write_targets(w, &record.targets);
 }
 
-fn write_targets(w: &mut RecordWriter<'_>, targets: &[EnqueueTarget]) {
+fn write_targets(w: &mut RecordEncoder<'_>, targets: &[EnqueueTarget]) {
     w.write_int(targets.len() as u64);
     for target in targets {
         w.write_queue(target.queue);
@@ -116,7 +116,7 @@ fn write_targets(w: &mut RecordWriter<'_>, targets: &[EnqueueTarget]) {
     }
 }
 
-fn write_dead_lettered(w: &mut RecordWriter<'_>, record: &DeadLettered<'_>) {
+fn write_dead_lettered(w: &mut RecordEncoder<'_>, record: &DeadLettered<'_>) {
     w.write_byte(kind::DEAD_LETTERED);
     w.write_queue(record.queue);
     w.write_option_text(record.session);
@@ -127,7 +127,7 @@ fn write_dead_lettered(w: &mut RecordWriter<'_>, record: &DeadLettered<'_>) {
     write_overrides(w, Some(&record.overrides));
 }
 
-fn write_message_updated(w: &mut RecordWriter<'_>, record: &MessageUpdated<'_>) {
+fn write_message_updated(w: &mut RecordEncoder<'_>, record: &MessageUpdated<'_>) {
     w.write_byte(kind::OVERRIDDEN);
     w.write_queue(record.queue);
     w.write_option_text(record.session);
@@ -137,7 +137,7 @@ fn write_message_updated(w: &mut RecordWriter<'_>, record: &MessageUpdated<'_>) 
     write_overrides(w, record.overrides.as_deref());
 }
 
-fn write_overrides(w: &mut RecordWriter<'_>, overrides: Option<&MessageOverrides>) {
+fn write_overrides(w: &mut RecordEncoder<'_>, overrides: Option<&MessageOverrides>) {
     w.write_byte(overrides.is_some().into());
     let Some(overrides) = overrides else { return };
     w.write_option_text(overrides.reason.as_deref());
@@ -150,7 +150,7 @@ fn write_overrides(w: &mut RecordWriter<'_>, overrides: Option<&MessageOverrides
     }
 }
 
-fn write_session_state(w: &mut RecordWriter<'_>, record: &SessionStateRecord<'_>) {
+fn write_session_state(w: &mut RecordEncoder<'_>, record: &SessionStateRecord<'_>) {
     w.write_byte(kind::SESSION_STATE);
     w.write_queue(record.queue);
     w.write_bytes(record.session.as_bytes());
@@ -165,7 +165,7 @@ fn write_session_state(w: &mut RecordWriter<'_>, record: &SessionStateRecord<'_>
     }
 }
 
-fn write_moved(w: &mut RecordWriter<'_>, record: &BodyMoved<'_>) {
+fn write_moved(w: &mut RecordEncoder<'_>, record: &BodyMoved<'_>) {
     w.write_byte(kind::BODY_MOVED);
     w.write_location(record.from);
     w.write_int(record.owners.len() as u64);
@@ -192,7 +192,7 @@ fn write_moved(w: &mut RecordWriter<'_>, record: &BodyMoved<'_>) {
     w.write_bytes(record.original);
 }
 
-fn write_backlog(w: &mut RecordWriter<'_>, part: &BacklogRecord<'_>) {
+fn write_backlog(w: &mut RecordEncoder<'_>, part: &BacklogRecord<'_>) {
     w.write_byte(kind::BACKLOG);
     w.write_queue(part.queue);
     w.write_option_text(part.session);
@@ -209,7 +209,7 @@ fn write_backlog(w: &mut RecordWriter<'_>, part: &BacklogRecord<'_>) {
     }
 }
 
-fn write_scheduled(w: &mut RecordWriter<'_>, record: &ScheduledRecord<'_>) {
+fn write_scheduled(w: &mut RecordEncoder<'_>, record: &ScheduledRecord<'_>) {
     w.write_byte(kind::SCHEDULED);
     w.write_int(record.entity.0.into());
     w.write_int(record.sequence.0);

@@ -66,7 +66,7 @@ fn saver(store: &Arc<MemoryStore>, now: Instant) -> CheckpointSaver<MemoryStore>
     let interval = CheckpointInterval::Every(Duration::from_millis(200));
     CheckpointSaver::new(
         Arc::clone(store),
-        &PublishTerm { claim, epoch: Epoch::FIRST },
+        &PublishClaim { claim, epoch: Epoch::FIRST },
         interval,
         CheckpointInterval::EVENTS,
         now,

@@ -10,7 +10,7 @@ use crate::checkpoint::CheckpointPhase;
 use crate::publish::prefix::{AcknowledgedPrefix, tests::position};
 
 const LIMITS: BatchLimits = BatchLimits { count: 4, bytes: 100_000, linger: Duration::ZERO };
-const WINDOW: Window = Window { events: 40, bytes: 4_000 };
+const WINDOW: WindowLimits = WindowLimits { events: 40, bytes: 4_000 };
 
 fn message(session: &str, number: u64) -> Bytes {
     let mut buffer = BytesMut::new();
@@ -39,7 +39,7 @@ struct LanesModel {
     prefix: AcknowledgedPrefix,
     now: Instant,
     pushed: u64,
-    ordinals: BTreeMap<u64, Ordinal>,
+    ordinals: BTreeMap<u64, EventOrdinal>,
     /// By session: what is not acknowledged, oldest first.
     open: BTreeMap<String, Vec<u64>>,
     /// Placeholders, with their lane.

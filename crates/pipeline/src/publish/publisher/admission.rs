@@ -33,7 +33,7 @@ pub(super) struct Admission {
 }
 
 /// Where admitted events go.
-pub(super) struct Destination<'a> {
+pub(super) struct EventDestination<'a> {
     pub(super) limits: LinkLimits,
     pub(super) window: &'a mut SendWindow,
     pub(super) writes: &'a PendingWrites,
@@ -88,7 +88,7 @@ impl Admission {
     }
 
     /// Admits pending items while there is room. `true` if it stopped only to let the loop poll.
-    pub(super) fn admit(&mut self, to: &mut Destination<'_>) -> bool {
+    pub(super) fn admit(&mut self, to: &mut EventDestination<'_>) -> bool {
         for _ in 0..EVENTS_PER_ROUND {
             let Some(item) = self.pending.front() else { return false };
             let mut session = None;
@@ -110,7 +110,7 @@ impl Admission {
         true
     }
 
-    fn has_room(&self, event: &ChangeEvent, session: Option<&str>, to: &Destination<'_>) -> bool {
+    fn has_room(&self, event: &ChangeEvent, session: Option<&str>, to: &EventDestination<'_>) -> bool {
         self.unsaved < self.max_unsaved
             && !self.is_closed
             && to.writes.has_room()
@@ -122,7 +122,7 @@ impl Admission {
         mut event: ChangeEvent,
         progress: Option<SnapshotProgress>,
         session: Option<String>,
-        to: &mut Destination<'_>,
+        to: &mut EventDestination<'_>,
     ) {
         self.unsaved += 1;
         let id = EventMessageId::for_event(&event, progress.as_ref().map(|progress| &*progress.run));

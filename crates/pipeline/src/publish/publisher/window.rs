@@ -9,10 +9,10 @@ use servicebus::EncodedMessage;
 
 use crate::event::ChangeEvent;
 use crate::publish::batch::{BatchLimits, WindowEntry};
-use crate::publish::lanes::{LaneId, LaneTransfer, Lanes, RefusedMessage, Window};
+use crate::publish::lanes::{LaneId, LaneTransfer, Lanes, RefusedMessage, WindowLimits};
 use crate::publish::message::EventMessageId;
 use crate::publish::pending_writes::CompletedWrite;
-use crate::publish::prefix::{AcknowledgedPrefix, CheckpointPosition, Ordinal};
+use crate::publish::prefix::{AcknowledgedPrefix, CheckpointPosition, EventOrdinal};
 use crate::publish::traced_events::{PublishedTrace, TracedEvents};
 
 /// The credit of the link. More transfers would only queue there, where they cannot be batched any more.
@@ -35,7 +35,7 @@ pub(super) struct AdmittedEvent {
 }
 
 impl SendWindow {
-    pub(super) fn new(window: Window, batch_limits: BatchLimits) -> Self {
+    pub(super) fn new(window: WindowLimits, batch_limits: BatchLimits) -> Self {
         let (prefix, traces) = (AcknowledgedPrefix::default(), TracedEvents::default());
         Self { lanes: Lanes::new(window, batch_limits), prefix, traces }
     }
@@ -56,7 +56,7 @@ impl SendWindow {
         self.traces.start(event, id)
     }
 
-    pub(super) fn push(&mut self, session: &str, event: AdmittedEvent, now: Instant) -> (LaneId, Ordinal) {
+    pub(super) fn push(&mut self, session: &str, event: AdmittedEvent, now: Instant) -> (LaneId, EventOrdinal) {
         let AdmittedEvent { position, weight, message, trace } = event;
         let ordinal = self.prefix.push_event(position);
         self.traces.track(ordinal, trace);
@@ -64,7 +64,7 @@ impl SendWindow {
     }
 
     /// Adds an event that is never sent; it counts as acknowledged when it is stored.
-    pub(super) fn push_without_lane(&mut self, position: CheckpointPosition) -> Ordinal {
+    pub(super) fn push_without_lane(&mut self, position: CheckpointPosition) -> EventOrdinal {
         self.prefix.push_event(position)
     }
 

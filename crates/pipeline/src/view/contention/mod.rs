@@ -16,11 +16,11 @@ mod event_results;
 mod group_runner;
 mod open_group;
 mod orphaned_transactions;
-mod queue;
 mod session_applier;
 mod sub_group;
+mod submission_queue;
 
 pub(super) use group_runner::GroupRunner;
 pub(super) use open_group::OpenGroup;
-pub(super) use queue::{GroupLimits, SubmissionQueue, TransactionGroup};
 pub use session_applier::{AppliedBatch, BatchEnd, SessionApplier};
+pub(super) use submission_queue::{GroupLimits, SubmissionQueue, TransactionGroup};

@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 
 use super::event_results::{EventResult, EventResults};
 use super::group_runner::GroupRunner;
-use super::queue::Submission;
 use super::sub_group::group_by_aggregate;
+use super::submission_queue::Submission;
 use crate::view::plan::PendingEvent;
 
 /// The events of several submissions, with the replies that are still due.

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::event_results::EventResult;
-use super::queue::Submission;
+use super::submission_queue::Submission;
 use crate::failpoints::Failpoint;
 use crate::retry;
 use crate::view::applier::ApplierContext;

@@ -16,7 +16,7 @@ use crate::error_policy::{self, ErrorClass};
 
 /// All problems of one model; an error only if the server could not be reached.
 pub async fn validate(database: &Database, model: &ReadModel) -> Result<Vec<ModelProblem>, Error> {
-    let check = ModelCheck { database, model };
+    let check = ReadModelValidator { database, model };
     let mut problems = vec![];
     let mut clauses: Vec<_> = model.clauses.iter().collect();
     clauses.sort_by_key(|(event, _)| *event);
@@ -30,7 +30,7 @@ pub async fn validate(database: &Database, model: &ReadModel) -> Result<Vec<Mode
     Ok(problems)
 }
 
-struct ModelCheck<'a> {
+struct ReadModelValidator<'a> {
     database: &'a Database,
     model: &'a ReadModel,
 }
@@ -48,7 +48,7 @@ fn sample_values() -> [Option<RawBson>; 7] {
     ]
 }
 
-impl ModelCheck<'_> {
+impl ReadModelValidator<'_> {
     async fn check_update(&self, event: &str, update: &TemplateNode) -> Result<Vec<ModelProblem>, Error> {
         let (mut problems, mut accepted_update) = (vec![], Document::new());
         for (operator, fields) in operators_of(update) {

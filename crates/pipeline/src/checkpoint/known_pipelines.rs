@@ -16,9 +16,9 @@ use crate::stored::majority_collection;
 pub const PIPELINES: &str = "pipelines";
 
 #[derive(Clone, Debug)]
-pub(super) struct PipelineRegistry(Collection<Document>);
+pub(super) struct KnownPipelines(Collection<Document>);
 
-impl PipelineRegistry {
+impl KnownPipelines {
     pub(super) fn new(database: &Database) -> Self {
         Self(majority_collection(database, PIPELINES))
     }

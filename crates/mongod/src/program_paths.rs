@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::package::{LIBRARY_FOLDER, Package};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Binaries {
+pub struct ProgramPaths {
     pub mongod: PathBuf,
     /// `None` if only `mongod` is on the PATH. Only sharded clusters need it.
     pub mongos: Option<PathBuf>,
@@ -13,7 +13,7 @@ pub struct Binaries {
     pub library_path: Option<PathBuf>,
 }
 
-impl Binaries {
+impl ProgramPaths {
     /// The programs in a folder with the layout of the cache: `mongod`, `mongos`, and `lib` if libraries are needed. Checks
     /// nothing: this passes a verified folder on to other processes of the same run.
     pub fn in_folder(folder: &Path) -> Self {
