@@ -29,7 +29,7 @@ pub mod property {
     /// The commit time: an AMQP timestamp by the clock of the MongoDB server. To the second before MongoDB 6.0; absent on snapshot
     /// events.
     pub const COMMITTED: &str = "headwater-committed";
-    /// The body is in `oversize_events` under this id: [`crate::publish::Oversize::read`]. The content type is that of the body there.
+    /// The body is in `oversize_events` under this id: [`crate::stored::ClaimCheckStore::read`]. The content type is that of the body there.
     pub const OVERSIZE: &str = "headwater-oversize";
     /// The body is empty: Service Bus refused the event, which is in `rejected_events` under this id. Consumers park the aggregate. Subject,
     /// content type and CloudEvents type are absent.

@@ -5,7 +5,7 @@
 //!
 //! Reading order, from the session to the server:
 //! 1. [`session_applier`]: one batch per session at a time; asks the source about gaps, outside any transaction.
-//! 2. [`queue`]: collects the submissions of all sessions into groups, one transaction each.
+//! 2. [`submission_queue`]: collects the submissions of all sessions into groups, one transaction each.
 //! 3. [`open_group`]: one group until every submission has its reply.
 //! 4. [`group_runner`]: runs a group, retries conflicts, and splits it into [`sub_group`]s when a statement is refused or a conflict lasts.
 //! 5. [`blocked_aggregates`]: aggregates on a locked document wait apart from the others.
