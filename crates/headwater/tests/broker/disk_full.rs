@@ -69,8 +69,8 @@ async fn fill(client: &Client, queue: &str, from: u32) -> BTreeSet<u32> {
             Ok(()) => drop(accepted.insert(number)),
             Err(error) => {
                 assert_eq!(error.kind(), BusErrorKind::QuotaExceeded, "{error}");
-                let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                assert!(said.contains("no room"), "{said}");
+                let detail = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                assert!(detail.contains("disk is full"), "{detail}");
                 return accepted;
             }
         }
