@@ -18,7 +18,7 @@ use super::BINARY;
 
 /// A process that does nothing until SIGTERM.
 fn idle_program() -> Program {
-    Program::new("/bin/sh").args(["-c", "trap 'exit 0' TERM; republish ready; while :; do sleep 0.05; done"])
+    Program::new("/bin/sh").args(["-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"])
 }
 
 async fn start_idle_cluster(store: MongoTopology) -> TestCluster {
