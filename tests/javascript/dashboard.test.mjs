@@ -286,5 +286,5 @@ test("a stopped pod is removed, and without pods there is no leader", async () =
   do result = await runStatus("--json"); while (result.code === 0 && Date.now() < until);
   assert.equal(result.code, 4, result.stdout);
   assert.equal(JSON.parse(result.stdout).problems[0].code, "no_leader");
-  assert.match(result.stderr, /`shop` is not healthy: 1 critical/);
+  assert.match(result.stderr, /`shop` is unhealthy: 1 critical/);
 });
