@@ -1,0 +1,134 @@
+{{- define "headwater.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "headwater.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "headwater.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "headwater.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "headwater.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "headwater.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "headwater.labels" -}}
+{{ include "headwater.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "headwater.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "headwater.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "headwater.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/* A duration such as 1m30s in whole seconds, rounded up. */}}
+{{- define "headwater.seconds" -}}
+{{- $total := 0.0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" (toString .) -1 -}}
+{{- $number := regexFind "^[0-9]+" . | float64 -}}
+{{- $unit := regexFind "(ms|s|m|h)$" . -}}
+{{- $factor := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit -}}
+{{- $total = addf $total (mulf $number $factor) -}}
+{{- end -}}
+{{- ceil $total | int -}}
+{{- end -}}
+
+{{/* The longer drain plus ten seconds for the connections to close. The defaults are those of the binary. */}}
+{{- define "headwater.gracePeriod" -}}
+{{- if .Values.terminationGracePeriodSeconds -}}
+{{- .Values.terminationGracePeriodSeconds -}}
+{{- else -}}
+{{- $producer := include "headwater.seconds" (dig "producer" "drain" "10s" .Values.config) | int -}}
+{{- $consumer := include "headwater.seconds" (dig "consumer" "drain" "20s" .Values.config) | int -}}
+{{- add (max $producer $consumer) 10 -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "headwater.adminPort" -}}
+{{- dig "admin" "listen" "0.0.0.0:8080" .Values.config | toString | splitList ":" | last -}}
+{{- end -}}
+
+{{/* Where each secret is mounted, and which key of the configuration names its file. */}}
+{{- define "headwater.secretFiles" -}}
+{{- $files := list
+  (dict "value" .Values.secrets.sourceUri "file" "source-uri" "section" "source" "key" "uri_file")
+  (dict "value" .Values.secrets.coordinationUri "file" "coordination-uri" "section" "coordination" "key" "uri_file")
+  (dict "value" .Values.secrets.readModelsUri "file" "read-models-uri" "section" "read_models" "key" "uri_file")
+  (dict "value" .Values.secrets.serviceBusConnectionString "file" "service-bus-connection-string" "section" "service_bus" "key" "connection_string_file")
+  (dict "value" .Values.secrets.adminToken "file" "admin-token" "section" "admin" "key" "token_file")
+-}}
+{{- $used := list -}}
+{{- range $files -}}
+{{- if .value.secretName -}}{{- $used = append $used . -}}{{- end -}}
+{{- end -}}
+{{- toYaml $used -}}
+{{- end -}}
+
+{{/* The configuration file: `config`, the files of the secrets, and the read models as they were written. */}}
+{{- define "headwater.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- range include "headwater.secretFiles" . | fromYamlArray -}}
+{{- $section := get $config .section | default dict -}}
+{{- $_ := set $section .key (printf "/var/run/secrets/headwater/%s" .file) -}}
+{{- $_ := set $config .section $section -}}
+{{- end -}}
+{{- $stores := get $config "read_models" | default dict -}}
+{{- toYaml (omit $config "read_models") }}
+{{- if or $stores .Values.readModels }}
+read_models:
+  {{- with $stores }}{{ toYaml . | nindent 2 }}{{ end }}
+  {{- with .Values.readModels }}{{ . | trim | nindent 2 }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{- define "headwater.podEnv" -}}
+- name: HOSTNAME
+  valueFrom: { fieldRef: { fieldPath: metadata.name } }
+- name: HEADWATER_CONFIG
+  value: /etc/headwater/headwater.yaml
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "headwater.secretVolume" -}}
+{{- $files := include "headwater.secretFiles" . | fromYamlArray -}}
+{{- if $files -}}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    sources:
+    {{- range $files }}
+    - secret:
+        name: {{ .value.secretName }}
+        items: [{ key: {{ .value.key }}, path: {{ .file }} }]
+    {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Not below /etc/headwater: a mount inside a read-only mount cannot be created. */}}
+{{- define "headwater.mounts" -}}
+- { name: config, mountPath: /etc/headwater, readOnly: true }
+{{- if include "headwater.secretFiles" . | fromYamlArray }}
+- { name: secrets, mountPath: /var/run/secrets/headwater, readOnly: true }
+{{- end }}
+{{- end -}}
