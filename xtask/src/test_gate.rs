@@ -79,7 +79,8 @@ fn run_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     let (mongod, variables) =
         step("start a mongod for all tests", || Ok(runtime.block_on(testkit::mongo::SharedMongoServer::start())?))?;
     suite("suite: Rust", &mut || {
-        let junit = target.join("nextest/default/junit.xml");
+        // nextest keeps its store below the workspace, also where CARGO_TARGET_DIR is elsewhere.
+        let junit = root.join("target/nextest/default/junit.xml");
         let mut command = cargo(root, ["nextest", "run", "--no-fail-fast"]);
         // Tests start and stop their own MongoDB; never use the user's.
         command.args(BUILD).envs(variables.clone()).env("PATH", tools.path()?).env_remove("HEADWATER_MONGODB_URI");
