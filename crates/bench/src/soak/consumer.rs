@@ -194,8 +194,8 @@ async fn retry(
     views: &Database,
     options: &ConsumerSoakOptions,
 ) -> Result<(Vec<(String, String, Option<i64>)>, u64), Error> {
-    let desk = ParkedStore::new(views.clone(), "shop", false, compiled(options.history), None);
-    let waiting = desk.list(1_000).await?;
+    let parked_store = ParkedStore::new(views.clone(), "shop", false, compiled(options.history), None);
+    let waiting = parked_store.list(1_000).await?;
     let parked = waiting
         .iter()
         .map(|waiting| (text(waiting.aggregate.value()), waiting.model.clone(), waiting.parked.sequence))
@@ -207,7 +207,7 @@ async fn retry(
     let namespace = Namespace::new(cluster.mongo().source(), "events");
     let mut replayed = 0;
     for waiting in &waiting {
-        replayed += desk.retry(&waiting.aggregate, &namespace, &waiting.model).await?;
+        replayed += parked_store.retry(&waiting.aggregate, &namespace, &waiting.model).await?;
     }
     Ok((parked, replayed))
 }

@@ -109,17 +109,17 @@ fn management_links_detach_when_their_entity_is_deleted() {
     let nothing =
         fixture.call(|core, call| core.attach_management(call, CoreLinkId(9), "t/Subscriptions/three")).unwrap_err();
     assert_eq!(nothing.condition(), "amqp:not-found");
-    let told = |fixture: &mut CoreFixture| {
-        let told = |link| fixture.events(CoreLinkId(link)).detached.take().map(|error| error.condition());
-        [100, 101, 102, 103].map(told)
+    let detach_conditions = |fixture: &mut CoreFixture| {
+        let detach_condition = |link| fixture.events(CoreLinkId(link)).detached.take().map(|error| error.condition());
+        [100, 101, 102, 103].map(detach_condition)
     };
     // One subscription is deleted, then the topic with the rest. A link that detached before gets nothing.
     fixture.call(|core, call| core.delete(call, "t/Subscriptions/one")).unwrap();
-    assert_eq!(told(&mut fixture), [None, Some("amqp:not-found"), Some("amqp:not-found"), None]);
+    assert_eq!(detach_conditions(&mut fixture), [None, Some("amqp:not-found"), Some("amqp:not-found"), None]);
     fixture.call(|core, call| core.attach_management(call, CoreLinkId(104), "t")).unwrap();
     fixture.call(|core, call| core.detach(call, CoreLinkId(104)));
     fixture.call(|core, call| core.delete(call, "t")).unwrap();
-    assert_eq!(told(&mut fixture), [Some("amqp:not-found"), None, None, Some("amqp:not-found")]);
+    assert_eq!(detach_conditions(&mut fixture), [Some("amqp:not-found"), None, None, Some("amqp:not-found")]);
     assert!(fixture.events(CoreLinkId(104)).detached.is_none());
 }
 

@@ -177,10 +177,10 @@ fn compacted_segments_are_empty_and_contents_unchanged() {
     assert_eq!(
         count_references(&fixture.core, &fixture.journal),
         fixture.journal.references().collect::<Vec<_>>(),
-        "the journal was told of every move"
+        "the journal has a record of every move"
     );
     fixture.recover(&records, from);
-    assert_eq!(contents(&mut fixture), before, "a snapshot from before is mended");
+    assert_eq!(contents(&mut fixture), before, "an older snapshot is corrected");
     fixture.restart();
     assert_eq!(contents(&mut fixture), before);
     fixture.named_session(sessions, "s0").unwrap();

@@ -133,7 +133,7 @@ fn a_full_disk_refuses_messages_and_accepts_settlements() {
     let (mut store, mut engine, mut ops) = fill(&disk, 60 << 10, 300, small_segments());
     // THEN no accepted message is lost, and all are durable
     assert!(matches!(store.health(), StoreHealth::Full));
-    assert_eq!(store.synced(), store.position(), "the reserve took what was under way");
+    assert_eq!(store.synced(), store.position(), "the reserve took what was in flight");
     assert!(ops.len() > 50, "only {} messages fit", ops.len());
     // WHEN messages are settled, that alone frees space
     let count = ops.len() as u64;

@@ -13,11 +13,14 @@ pub(crate) fn small_segments() -> StoreOptions {
 }
 
 pub(crate) fn recover(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<(LogStore, MiniEngine), String> {
-    let told = |error: broker::store::OpenError| format!("{error}: {:?}", std::error::Error::source(&error));
+    let describe_open_error =
+        |error: broker::store::OpenError| format!("{error}: {:?}", std::error::Error::source(&error));
     let mut core = MiniCore::default();
-    let replayed =
-        LogStore::open(disk, options).map_err(told)?.replay(|meta, body| core.replay(meta, body)).map_err(told)?;
-    let store = replayed.finish(|visit| core.visit_bodies(visit)).map_err(told)?;
+    let replayed = LogStore::open(disk, options)
+        .map_err(describe_open_error)?
+        .replay(|meta, body| core.replay(meta, body))
+        .map_err(describe_open_error)?;
+    let store = replayed.finish(|visit| core.visit_bodies(visit)).map_err(describe_open_error)?;
     Ok((store, MiniEngine::new(core)))
 }
 

@@ -89,7 +89,7 @@ impl LanesModel {
         let Some(transfer) = self.lanes.next_transfer(self.now) else { return false };
         let taken = numbers(&transfer);
         let (session, open) = self.open.iter().find(|(_, open)| open.contains(&taken[0])).expect("not taken twice");
-        assert!(self.in_flight.iter().all(|(_, other, _)| other != session), "two under way in {session}");
+        assert!(self.in_flight.iter().all(|(_, other, _)| other != session), "two in flight in {session}");
         assert_eq!(taken[..], open[..taken.len()], "the oldest of {session} first");
         assert!(taken.len() <= LIMITS.count);
         let bytes = transfer.message.bytes().clone();
