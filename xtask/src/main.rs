@@ -1,7 +1,7 @@
 //! The commands of this repository. The gate runs `cargo xtask test`; developers use the rest.
 
 mod bench;
-mod policy;
+mod dependency_policy;
 mod process;
 mod test_counts;
 mod test_gate;
@@ -50,7 +50,7 @@ fn run_command(command: XtaskCommand) -> anyhow::Result<()> {
     match command {
         XtaskCommand::Test(arguments) => test_gate::check(&root, &arguments),
         XtaskCommand::Setup => tools::Tools::install_all(&root).map(drop),
-        XtaskCommand::Policy => policy::check(&root).map(|report| println!("{report}")),
+        XtaskCommand::Policy => dependency_policy::check(&root).map(|report| println!("{report}")),
         XtaskCommand::Bench(arguments) => bench::run_named(&root, bench::BENCHES, "bench", &arguments),
         XtaskCommand::Soak(arguments) => bench::run_named(&root, bench::SOAKS, "soak", &arguments),
         XtaskCommand::VerifyLease(passed) => bench::verify_lease(&root, &passed),

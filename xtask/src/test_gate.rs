@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 
-use crate::policy;
+use crate::dependency_policy;
 use crate::process::{cargo, run, run_and_read, step};
 use crate::test_counts::TestCounts;
 use crate::tools::Tools;
@@ -44,7 +44,7 @@ pub(crate) fn check(root: &Path, arguments: &Args) -> anyhow::Result<()> {
 fn run_static_checks(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     step("format", || run(&mut cargo(root, ["fmt", "--all", "--check"])))?;
     step("spelling", || run(Command::new(&tools.typos).current_dir(root)))?;
-    step("dependency policy", || policy::check(root).map(|report| println!("{report}")))?;
+    step("dependency policy", || dependency_policy::check(root).map(|report| println!("{report}")))?;
     step("clippy", || {
         run(cargo(root, ["clippy", "--all-targets", "--quiet"]).args(BUILD).args(["--", "--deny", "warnings"]))
     })?;

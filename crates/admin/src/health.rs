@@ -12,14 +12,14 @@ use crate::liveness::{Liveness, LoopLiveness};
 /// The state of a pod's services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHealth {
-    pub services: Vec<ServiceHealth>,
+    pub services: Vec<PodServiceHealth>,
     /// Set by the first stop signal: the pod is not ready, and live while its loops drain.
     pub stopping: bool,
 }
 
 /// One service of a pod, in its present role.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceHealth {
+pub struct PodServiceHealth {
     pub name: &'static str,
     /// `leader`, `standby`, …
     pub role: &'static str,
@@ -40,11 +40,11 @@ pub struct HealthReport {
     pub live: bool,
     pub ready: bool,
     pub stopping: bool,
-    pub services: Vec<ServiceHealthReport>,
+    pub services: Vec<PodServiceHealthReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ServiceHealthReport {
+pub struct PodServiceHealthReport {
     pub name: &'static str,
     pub role: &'static str,
     pub ready: bool,
@@ -80,8 +80,8 @@ impl PodHealth {
     }
 }
 
-impl ServiceHealth {
-    fn evaluate(&self, now: Instant) -> ServiceHealthReport {
+impl PodServiceHealth {
+    fn evaluate(&self, now: Instant) -> PodServiceHealthReport {
         let loops: Vec<_> = self.loops.iter().map(|one| LoopReport::new(one, now)).collect();
         let stalled = loops.iter().find(|one| one.state == LoopState::Stalled);
         let reason = match (&self.readiness, stalled) {
@@ -89,11 +89,11 @@ impl ServiceHealth {
             (Readiness::Ready, Some(one)) => Some(format!("{} is stalled", one.name)),
             (Readiness::Ready, None) => None,
         };
-        ServiceHealthReport { name: self.name, role: self.role, ready: reason.is_none(), reason, loops }
+        PodServiceHealthReport { name: self.name, role: self.role, ready: reason.is_none(), reason, loops }
     }
 }
 
-impl ServiceHealthReport {
+impl PodServiceHealthReport {
     pub fn stalled(&self) -> impl Iterator<Item = &LoopReport> {
         self.loops.iter().filter(|one| one.state == LoopState::Stalled)
     }
@@ -122,8 +122,12 @@ mod tests {
     /// All loops of a leader, with a heartbeat at `at`.
     fn leader(at: Instant) -> PodHealth {
         let running = |name| LoopLiveness { name, activity: LoopActivity::Active { at }, limit: LIMIT };
-        let service =
-            |name, role, loops| ServiceHealth { name, role, readiness: Readiness::Ready, loops: Vec::from_iter(loops) };
+        let service = |name, role, loops| PodServiceHealth {
+            name,
+            role,
+            readiness: Readiness::Ready,
+            loops: Vec::from_iter(loops),
+        };
         PodHealth {
             services: vec![
                 service("lease", "leader", vec![running("elector")]),
@@ -151,7 +155,7 @@ mod tests {
             let report = health.evaluate(start + LIMIT + Duration::from_secs(1));
             assert!(!report.live && !report.ready, "{name}");
             let found: Vec<_> =
-                report.services.iter().flat_map(ServiceHealthReport::stalled).map(|one| one.name).collect();
+                report.services.iter().flat_map(PodServiceHealthReport::stalled).map(|one| one.name).collect();
             assert_eq!(found, [name]);
             assert_eq!(report.services[at].reason.as_deref(), Some(&*format!("{name} is stalled")));
         }

@@ -31,7 +31,7 @@ pub mod status;
 pub mod status_cache;
 mod time;
 
-pub use health::{PodHealth, Readiness, ServiceHealth};
+pub use health::{PodHealth, PodServiceHealth, Readiness};
 pub use history::HistoryPoint;
 pub use latency::{LatencyBuckets, LatencyHistogram};
 pub use liveness::{Heartbeat, LoopActivity, LoopLiveness, ProgressTracker};

@@ -6,16 +6,16 @@
 //! [`find_failing_seed`] plants a failpoint in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
 
 mod args;
-pub mod consumer;
+pub mod consumer_soak;
 mod defect_detection;
 mod late_republisher;
-pub mod models;
-mod producer;
-pub mod stops;
+mod producer_soak;
+pub mod soak_read_models;
+pub mod stop_soak;
 mod subscription_reader;
 
 pub use args::{SoakArgs, print_result};
 pub use defect_detection::{consumer_options_for, find_failing_consumer_seed, find_failing_seed, producer_options_for};
 pub use pipeline::failpoints::Failpoint;
-pub use producer::{ProducerSoakOptions, ProducerSoakResult, run};
+pub use producer_soak::{ProducerSoakOptions, ProducerSoakResult, run};
 pub use subscription_reader::SubscriptionReader;

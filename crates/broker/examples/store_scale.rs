@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::core::{
-    BrokerLimits, CallContext, Compaction, Core, CoreLinkId, Effect, EntityDefinition, IncomingMessage,
+    BrokerLimits, CallContext, Compaction, Core, CoreLinkId, EntityDefinition, IncomingMessage, LinkEffect,
     MessageDelivery, QueueDescription, QueueId, ReceiveMode, SessionFilter, SettlementOutcome, SnapshotCursor,
     Timestamp,
 };
@@ -46,7 +46,7 @@ struct ScaleBroker {
     core: Core,
     store: LogStore,
     folder: PathBuf,
-    effects: Vec<Effect>,
+    effects: Vec<LinkEffect>,
     snapshot: Option<SnapshotCursor>,
     compaction: Option<Compaction>,
     slowest_chore: Duration,
@@ -199,7 +199,7 @@ fn drain_session(broker: &mut ScaleBroker, queue: QueueId, link: CoreLinkId, ses
             .effects
             .drain(..)
             .filter_map(|effect| match effect {
-                Effect::Deliver { delivery, .. } => Some(delivery),
+                LinkEffect::Deliver { delivery, .. } => Some(delivery),
                 _ => None,
             })
             .collect();

@@ -50,7 +50,7 @@ pub(crate) use node_requests::CallReply;
 
 /// Settings and counters that all connections of a broker share.
 #[derive(Debug, Clone)]
-pub(crate) struct ConnectionSettings {
+pub(crate) struct BrokerConnectionConfig {
     /// Announced to senders if the entity has no limit of its own.
     pub(crate) max_message_size: u64,
     pub(crate) timeouts: Timeouts,
@@ -97,7 +97,7 @@ pub(crate) struct BrokerConnection<S> {
     amqp: amqp::Connection,
     line: EngineConnection,
     replies: UnboundedReceiver<Vec<EngineReply>>,
-    settings: Arc<ConnectionSettings>,
+    settings: Arc<BrokerConnectionConfig>,
     links: LinkTable,
     /// Requests from the current events; sent to the engine together.
     pending: Vec<EngineRequest>,
@@ -125,7 +125,7 @@ enum ConnectionCloseReason {
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     engine: &EngineHandle,
-    settings: Arc<ConnectionSettings>,
+    settings: Arc<BrokerConnectionConfig>,
     shutdown: CancellationToken,
 ) {
     let Ok((line, replies)) = engine.connect() else { return };

@@ -36,7 +36,7 @@ pub(crate) use request::EngineRequest;
 pub(crate) use storage::EngineStorage;
 pub use storage::{Error as StorageError, Persistence};
 
-use crate::core::{CallContext, ConnectionId, Core, CoreLinkId, Effect};
+use crate::core::{CallContext, ConnectionId, Core, CoreLinkId, LinkEffect};
 use crate::journal::Lsn;
 use faults::{FaultPoint, InjectedFault};
 use inbox::{EngineInbox, EngineMessage};
@@ -74,7 +74,7 @@ struct Engine {
     /// Replies of this round, per connection.
     pending: Vec<PendingReplies>,
     call_results: Vec<Box<dyn FnOnce() + Send>>,
-    effects: Vec<Effect>,
+    effects: Vec<LinkEffect>,
 }
 
 /// Starts the engine thread. It ends on a stop request, after all pending output is sent.
@@ -259,8 +259,8 @@ impl Engine {
         }
     }
 
-    fn delivery_fault(&self, effect: &Effect) -> Option<InjectedFault> {
-        let Effect::Deliver { link, .. } = effect else { return None };
+    fn delivery_fault(&self, effect: &LinkEffect) -> Option<InjectedFault> {
+        let LinkEffect::Deliver { link, .. } = effect else { return None };
         let entity = self.core.queue_of(*link)?.entity;
         self.faults.next_fault(FaultPoint::Delivery, entity)
     }

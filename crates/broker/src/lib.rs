@@ -2,7 +2,7 @@
 //!
 //! [`Broker`] is the entry point. Reading order, along the path of a message: `listener` (one port, three protocols) → `connection` (frames to
 //! requests) → `engine` (one thread; replies only after the data is durable) → [`core`] (decisions, without I/O or clock) → [`journal`]
-//! (storage interface) → [`store`] (the log on disk). [`http`], [`atom`] and `http_namespace` are the administration API.
+//! (storage interface) → [`store`] (the log on disk). [`http`], [`atom`] and `http_engine_backend` are the administration API.
 
 pub mod atom;
 mod connection;
@@ -10,7 +10,7 @@ pub mod core;
 pub mod emulator_config;
 mod engine;
 pub mod http;
-mod http_namespace;
+mod http_engine_backend;
 pub mod journal;
 mod listener;
 mod server;

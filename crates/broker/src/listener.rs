@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::connection::{self, ConnectionSettings};
+use crate::connection::{self, BrokerConnectionConfig};
 use crate::engine::EngineHandle;
 use crate::http;
-use crate::http_namespace::HttpNamespace;
+use crate::http_engine_backend::HttpEngineBackend;
 
 /// Delay after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -29,8 +29,8 @@ pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) engine: EngineHandle,
-    pub(crate) http: http::HttpService<HttpNamespace>,
-    pub(crate) settings: Arc<ConnectionSettings>,
+    pub(crate) http: http::HttpService<HttpEngineBackend>,
+    pub(crate) settings: Arc<BrokerConnectionConfig>,
     pub(crate) max_connections: usize,
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct Listener {
 struct ConnectionHandler {
     tls: Option<TlsAcceptor>,
     engine: EngineHandle,
-    http: http::HttpService<HttpNamespace>,
-    settings: Arc<ConnectionSettings>,
+    http: http::HttpService<HttpEngineBackend>,
+    settings: Arc<BrokerConnectionConfig>,
     shutdown: CancellationToken,
 }
 

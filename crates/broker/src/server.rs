@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::{ConnectionSettings, Timeouts};
+use crate::connection::{BrokerConnectionConfig, Timeouts};
 use crate::core::{self, BrokerLimits, EntityDefinition};
 use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, Persistence, StorageError};
 use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
-use crate::http_namespace::HttpNamespace;
+use crate::http_engine_backend::HttpEngineBackend;
 use crate::listener::{Listener, raise_open_file_limit};
 use crate::tls::{self, TlsFiles};
 
@@ -79,7 +79,7 @@ pub enum Error {
 pub struct Broker {
     address: SocketAddr,
     engine: EngineHandle,
-    namespace: HttpNamespace,
+    namespace: HttpEngineBackend,
     shutdown: CancellationToken,
     listener: tokio::task::JoinHandle<()>,
     thread: JoinHandle<()>,
@@ -106,7 +106,7 @@ impl Broker {
         create_missing(&engine, config.entities).await?;
 
         let shutdown = CancellationToken::new();
-        let namespace = HttpNamespace {
+        let namespace = HttpEngineBackend {
             engine: engine.clone(),
             clock: Arc::clone(&clock),
             faults,
@@ -115,7 +115,7 @@ impl Broker {
         };
         let http = http::Config { test_token: config.test_token, header_timeout: config.timeouts.handshake };
         let http = http::HttpService::new(namespace.clone(), http);
-        let settings = ConnectionSettings {
+        let settings = BrokerConnectionConfig {
             max_message_size: config.limits.max_message_size as u64,
             timeouts: config.timeouts,
             partial_bytes: Arc::default(),

@@ -52,7 +52,7 @@ const START: Timestamp = Timestamp(1_800_000_000_000);
 struct CostFixture {
     core: Core,
     journal: NullJournal,
-    effects: Vec<Effect>,
+    effects: Vec<LinkEffect>,
     queue: QueueId,
     sent: u64,
     body: Bytes,
@@ -104,7 +104,7 @@ impl CostFixture {
         let filter = SessionFilter::Next { timeout: Duration::ZERO };
         self.call(|core, call| core.attach(call, link, queue, ReceiveMode::PeekLock, filter)).unwrap();
         self.call(|core, call| core.flow(call, link, 0, 1, false));
-        let Some(Effect::Deliver { delivery, .. }) = self.effects.pop() else { panic!("a message is there") };
+        let Some(LinkEffect::Deliver { delivery, .. }) = self.effects.pop() else { panic!("a message is there") };
         self.call(|core, call| core.settle(call, queue, &[delivery.token], &SettlementOutcome::Complete)).unwrap();
         self.call(|core, call| core.detach(call, link));
         self.effects.clear();

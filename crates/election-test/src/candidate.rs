@@ -8,7 +8,7 @@ use lease::mongo::LeaseName;
 use lease::{Candidate, Config, Handle, Leadership, LeaseStatus, StopSignal, TermOutcome};
 use mongodb::bson::doc;
 use mongodb::options::ClientOptions;
-use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, Error, MongoCheckpointStore};
+use pipeline::checkpoint::{CheckpointClaim, CheckpointPhase, CheckpointStore, Error, MongoCheckpointStore};
 use pipeline::event::{Epoch, ResumeToken};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
@@ -118,7 +118,7 @@ impl CandidateWork {
         let gate = leadership.gate();
         let term = term_number(gate.term());
         CandidateReport::Gained { term, at: now(), valid_until: millis(gate.valid_until()) }.print();
-        let claim = Claim::from_leadership(&leadership, &self.pod_id);
+        let claim = CheckpointClaim::from_leadership(&leadership, &self.pod_id);
         let mut position = String::new();
         if let Some(store) = &self.checkpoints {
             match store.claim(&claim).await {
@@ -142,7 +142,7 @@ impl CandidateWork {
         TermOutcome::Done
     }
 
-    async fn save_repeatedly(&self, claim: &Claim, position: &mut String) -> Infallible {
+    async fn save_repeatedly(&self, claim: &CheckpointClaim, position: &mut String) -> Infallible {
         let Some(store) = &self.checkpoints else { return std::future::pending().await };
         loop {
             *position = advance(position, 1);
@@ -157,7 +157,7 @@ impl CandidateWork {
 }
 
 /// Saves far ahead, so that only the fence can refuse it.
-async fn save_late(store: &MongoCheckpointStore, claim: &Claim, position: &str) {
+async fn save_late(store: &MongoCheckpointStore, claim: &CheckpointClaim, position: &str) {
     let (at, phase) = (now(), stream_phase(&advance(position, 1_000_000)));
     let outcome = match store.save(claim, Epoch::FIRST, &phase, None).await {
         Ok(_) => LateSave::Moved,

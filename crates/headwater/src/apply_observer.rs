@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admin::LatencyHistogram;
-use pipeline::view::{self, ApplyTimings, DeliveredEvent};
+use pipeline::view::{self, ApplyTimestamps, DeliveredEvent};
 
 use crate::event_traces::EventTraces;
 
@@ -19,7 +19,7 @@ impl view::ApplyObserver for LatencyObserver {
     }
 
     /// Events from a snapshot, or read to fill a gap, carry no commit time.
-    fn record_applied(&self, event: &DeliveredEvent, timings: ApplyTimings) {
+    fn record_applied(&self, event: &DeliveredEvent, timings: ApplyTimestamps) {
         if let Some(inserted) = event.committed {
             // Two clocks, the source's and this pod's: clamp a negative difference.
             let took = timings.committed_at.duration_since(inserted.to_system_time()).unwrap_or(Duration::ZERO);

@@ -13,7 +13,7 @@ use pipeline::producer::ProducerDependencies;
 use pipeline::view::{self, Projection};
 use servicebus::administration::AdministrationClient;
 
-use crate::config::{Config, ReadModels, Secret};
+use crate::config::{Config, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
 use crate::status::{StatusCollector, SubscriptionMonitor};
 
@@ -42,7 +42,7 @@ pub(crate) async fn status_collector(
     dependencies: &ProducerDependencies,
     timeout: Duration,
 ) -> anyhow::Result<StatusCollector> {
-    let ReadModels { uri, database, models, .. } = &config.read_models;
+    let ReadModelsConfig { uri, database, models, .. } = &config.read_models;
     Ok(StatusCollector {
         pipeline: config.pipeline.clone(),
         by: config.pod_id.clone(),
@@ -65,7 +65,7 @@ pub(crate) async fn coordination_database(config: &Config, timeout: Duration) ->
 
 /// The database of the read models for a pod that applies events; `None` if no read model is declared.
 pub(crate) async fn read_model_database(config: &Config) -> anyhow::Result<Option<Database>> {
-    let ReadModels { uri, database, models, .. } = &config.read_models;
+    let ReadModelsConfig { uri, database, models, .. } = &config.read_models;
     if models.is_empty() {
         return Ok(None);
     }

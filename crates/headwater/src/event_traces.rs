@@ -24,7 +24,7 @@ use opentelemetry_sdk::trace::{
 };
 use pipeline::publish::{PublishTracer, PublishedTrace};
 use pipeline::trace::{TraceContext, TraceSampling};
-use pipeline::view::{ApplyTimings, DeliveredEvent};
+use pipeline::view::{ApplyTimestamps, DeliveredEvent};
 
 use crate::config::Config;
 use otlp_client::OtlpHttpClient;
@@ -95,7 +95,7 @@ impl EventTraces {
     }
 
     /// Exports the two spans of a consumer, if the message is sampled.
-    pub(crate) fn export_applied(&self, event: &DeliveredEvent, timings: ApplyTimings) {
+    pub(crate) fn export_applied(&self, event: &DeliveredEvent, timings: ApplyTimestamps) {
         let Some(sent) = event.trace.filter(|trace| trace.sampled) else { return };
         let [process, apply] = [rand::random::<u64>().max(1), rand::random::<u64>().max(1)];
         let mut attributes = self.messaging("process", &event.message_id);

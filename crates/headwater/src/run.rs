@@ -21,12 +21,12 @@ use crate::admin::{AdminListener, PodServices};
 use crate::apply_observer::LatencyObserver;
 use crate::config::{Config, reserved};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
+use crate::dashboard_actions;
 use crate::event_traces::EventTraces;
 use crate::exit::ExitReason;
-use crate::operator;
 use crate::pods::PodRegistry;
 use crate::signal::ShutdownSignal;
-use crate::step_down::StepDownStore;
+use crate::step_down_requests::StepDownStore;
 
 /// Runs until a signal, then stops producer and consumer side by side. The producer, if this pod leads, stops reading, publishes what it has read,
 /// saves the checkpoint and releases the lease. The consumer applies and settles its unsettled messages and closes its sessions. `/readyz` fails as soon as
@@ -45,7 +45,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
     let registry = PodRegistry::new(&dependencies.coordination, &config.pipeline, &config.pod_id);
     let step_down = StepDownStore::new(&dependencies.coordination, &config.pipeline);
     let operator = match &config.admin.token {
-        Some(token) => operator::open(&config, token, &dependencies.coordination).await?,
+        Some(token) => dashboard_actions::open(&config, token, &dependencies.coordination).await?,
         None => None,
     };
     let candidate = connect::lease_candidate(&config).await?;

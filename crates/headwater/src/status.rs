@@ -3,7 +3,7 @@
 //! Reads the lease, the checkpoint, the announcements, the terms, the parked and rejected events, the sizes of the read models, the oplog, and the message
 //! counts of Service Bus. Never writes, and never fails: a part that cannot be read is unknown, and named. Expensive parts are read less often.
 
-mod attention;
+mod attention_counts;
 mod checkpoint_distance;
 mod coordination;
 mod oplog;
@@ -50,7 +50,7 @@ pub(crate) struct StatusCollector {
 #[derive(Clone, Debug)]
 pub(crate) struct SlowReads {
     at: Instant,
-    attention: attention::AttentionCounts,
+    attention: attention_counts::AttentionCounts,
     oplog: Option<OplogWindow>,
     sizes: Vec<Option<u64>>,
 }

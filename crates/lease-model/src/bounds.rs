@@ -1,7 +1,7 @@
 //! The bounds of one run of the checker.
 //!
 //! Never bounded: pauses, lost replies, heartbeats, time, and the delay of messages in flight. A fault whose bound is `None` may
-//! happen without limit; the run still ends, because equivalent states are merged (`prune.rs`, `canonical.rs`).
+//! happen without limit; the run still ends, because equivalent states are merged (`prune_superseded.rs`, `canonical.rs`).
 
 use lease::decide::ElectionRules;
 

@@ -1,6 +1,6 @@
 //! The canonical form of equivalent states. Without it, the checker could not finish with unbounded time, heartbeats and terms.
 //!
-//! After `prune.rs` has removed data that the store has superseded, this module removes, in this order:
+//! After `prune_superseded.rs` has removed data that the store has superseded, this module removes, in this order:
 //!
 //! * *Distances between old terms.* Terms are only compared, except that a takeover adds one to the current one. So the current
 //!   term and those above keep their distances, and those below keep only their order. Not while a deletion may restart terms at one.
@@ -13,7 +13,7 @@
 use crate::bounds::{ModelBounds, PODS, StateEquivalence};
 use crate::compact::CandidateNumber;
 use crate::pod::ModelPod;
-use crate::prune::prune;
+use crate::prune_superseded::prune;
 use crate::state::ModelState;
 use crate::visitor::StateVisitor;
 

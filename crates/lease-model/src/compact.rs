@@ -132,7 +132,7 @@ pub enum CompactStatement {
     Release {
         term: u8,
     },
-    /// The store will always refuse it. Written by `prune.rs` and `normalize.rs`.
+    /// The store will always refuse it. Written by `prune_superseded.rs` and `normalize.rs`.
     AlwaysRefused,
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`state`] (one state), [`action`] and [`enabled`] (the possible steps), [`step`] (what each step does),
 //! [`model`] (the invariants), [`scenarios`] (the exhaustive runs), [`defect_scenario`] (defects that the checker must find).
-//! [`canonical`] and [`prune`] merge states that behave the same; `tests/state_reduction.rs` walks random histories to show that
+//! [`canonical`] and [`prune_superseded`] merge states that behave the same; `tests/state_reduction.rs` walks random histories to show that
 //! this hides nothing. Liveness is "from every state a pod leads once faults stop" ([`recovery`]), not a fairness argument.
 
 pub mod action;
@@ -22,7 +22,7 @@ pub mod model;
 pub mod normalize;
 pub mod pod;
 pub mod protocol_defect;
-pub mod prune;
+pub mod prune_superseded;
 pub mod recovery;
 pub mod scenarios;
 pub mod state;

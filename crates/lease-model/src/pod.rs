@@ -21,7 +21,7 @@ pub struct ModelPod {
     pub timing: PodTiming,
     /// The highest heartbeat number it ever tried to write.
     pub last_heartbeat: u8,
-    pub step_down_pause: Option<RecentStepDown>,
+    pub step_down_pause: Option<VoluntaryStepDown>,
     pub observation: Option<CompactObservation>,
     /// The reply to its last read, in flight.
     pub pending_read: Option<PendingRead>,
@@ -33,7 +33,7 @@ pub struct ModelPod {
 
 /// A voluntary step-down from this term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecentStepDown {
+pub struct VoluntaryStepDown {
     pub term: u8,
     pub age: WaitAge,
 }
@@ -104,7 +104,7 @@ impl ModelPod {
             term: Term::default(),
             heartbeat: self.last_heartbeat.into(),
         });
-        if let Some(RecentStepDown { term, age }) = self.step_down_pause {
+        if let Some(VoluntaryStepDown { term, age }) = self.step_down_pause {
             me.record_step_down(Term::new(term.into()), age.instant(), timing);
         }
         me

@@ -14,7 +14,7 @@ use crate::compact::{
 use crate::enabled::is_term_allowed;
 use crate::normalize::{after_tick, normalized};
 use crate::pod::{
-    CompactHeldLease, CompactObservation, ModelPod, PendingRead, PendingStatement, RecentStepDown, RequestStage,
+    CompactHeldLease, CompactObservation, ModelPod, PendingRead, PendingStatement, RequestStage, VoluntaryStepDown,
 };
 use crate::protocol_defect::ProtocolDefect;
 use crate::state::{MAX_LATE, ModelState, is_valid};
@@ -130,7 +130,7 @@ impl ModelState {
         let pod = &mut self.pods[p];
         let term = pod.term();
         // Set before the release is sent: the pod must not take its own lease back.
-        pod.step_down_pause = Some(RecentStepDown { term, age: WaitAge::ZERO });
+        pod.step_down_pause = Some(VoluntaryStepDown { term, age: WaitAge::ZERO });
         if !bounds.has(ProtocolDefect::ReleaseBeforeGateCloses) {
             pod.held = None;
         }

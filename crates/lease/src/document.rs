@@ -27,7 +27,7 @@ pub struct LeaseDocument {
 
 impl LeaseDocument {
     pub(crate) fn parse(document: &Document) -> Result<Self, Error> {
-        let fields = LeaseFields { key: document.get_str("_id").unwrap_or("?"), document };
+        let fields = LeaseFieldReader { key: document.get_str("_id").unwrap_or("?"), document };
         let format = fields.integer("format")?;
         if format != FORMAT {
             return Err(Error::Format { key: fields.key.into(), found: format, supported: FORMAT });
@@ -60,12 +60,12 @@ impl LeaseDocument {
 }
 
 /// Reads fields. Errors name the field and never show its content.
-struct LeaseFields<'a> {
+struct LeaseFieldReader<'a> {
     key: &'a str,
     document: &'a Document,
 }
 
-impl LeaseFields<'_> {
+impl LeaseFieldReader<'_> {
     fn integer(&self, field: &'static str) -> Result<i64, Error> {
         match self.document.get(field) {
             Some(Bson::Int64(number)) => Ok(*number),

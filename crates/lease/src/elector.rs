@@ -23,7 +23,7 @@ use crate::decide::{self, CandidateState, ElectionRules, HeldLease, LeaderAction
 use crate::error::Error;
 use crate::failpoints;
 use crate::handle::{ElectorChannels, LeaseStatus};
-use crate::leadership::{Gate, Leadership, LossReason, StopSignal, TermOutcome};
+use crate::leadership::{Leadership, LeadershipGate, LossReason, StopSignal, TermOutcome};
 use crate::record::{CandidateId, LeaseRecord, LeaseStatement, Term};
 use crate::store::LeaseStore;
 use crate::watch::LeaseWatcher;
@@ -217,7 +217,7 @@ impl<S: LeaseStore> Elector<S> {
     /// Leads for one term. Returns the lease with its new term if the term was raised, and `None` when the term is over.
     async fn lead(&mut self, mut held: HeldLease, reason: &str) -> Option<HeldLease> {
         let term = held.term();
-        let gate = Gate::open(term, held.valid_until(), self.clock);
+        let gate = LeadershipGate::open(term, held.valid_until(), self.clock);
         let (stop, stop_receiver) = watch::channel(None);
         let leadership = Leadership { candidate_id: self.candidate.id(), gate: gate.clone(), stop: stop_receiver };
         let work = Arc::clone(&self.work);
@@ -251,7 +251,7 @@ impl<S: LeaseStore> Elector<S> {
     async fn renew_until_end(
         &mut self,
         held: &mut HeldLease,
-        gate: &Gate,
+        gate: &LeadershipGate,
         stop: &watch::Sender<Option<StopSignal>>,
         work: &mut JoinHandle<TermOutcome>,
     ) -> TermEnd {
@@ -287,7 +287,7 @@ impl<S: LeaseStore> Elector<S> {
     }
 
     /// Sends one renewal. False when the store refused it.
-    async fn renew(&mut self, held: &mut HeldLease, gate: &Gate, now: BootInstant) -> bool {
+    async fn renew(&mut self, held: &mut HeldLease, gate: &LeadershipGate, now: BootInstant) -> bool {
         failpoints::stall_elector().await;
         let timing = self.config.election.timing;
         let timeout = timing.request_timeout().min(held.valid_until().since(now));

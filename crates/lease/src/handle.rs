@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::watch;
 
 use crate::clock::BootInstant;
-use crate::leadership::Gate;
+use crate::leadership::LeadershipGate;
 use crate::record::Term;
 
 /// Cheap to clone and to query. Replies use the gate's clock, so they are correct even if the elector is stuck.
@@ -34,7 +34,7 @@ pub enum LeaseStatus {
     /// Set while this pod is a standby. `highest_term` is the highest term it has seen.
     Following { highest_term: Term },
     /// Set while this pod leads. The gate tells whether the term is still valid.
-    Leading { gate: Gate },
+    Leading { gate: LeadershipGate },
     /// Set when the elector has ended.
     Stopped,
 }
@@ -61,12 +61,12 @@ impl Handle {
 
     /// The term this pod leads in now.
     pub fn term(&self) -> Option<Term> {
-        self.gate().filter(Gate::is_open).map(|gate| gate.term())
+        self.gate().filter(LeadershipGate::is_open).map(|gate| gate.term())
     }
 
     /// Until when this pod leads, if no further renewal is acknowledged.
     pub fn valid_until(&self) -> Option<BootInstant> {
-        self.gate().filter(Gate::is_open).map(|gate| gate.valid_until())
+        self.gate().filter(LeadershipGate::is_open).map(|gate| gate.valid_until())
     }
 
     pub fn status(&self) -> LeaseStatus {
@@ -86,7 +86,7 @@ impl Handle {
         Some(term)
     }
 
-    fn gate(&self) -> Option<Gate> {
+    fn gate(&self) -> Option<LeadershipGate> {
         match &*self.status.borrow() {
             LeaseStatus::Leading { gate } => Some(gate.clone()),
             LeaseStatus::Starting | LeaseStatus::Following { .. } | LeaseStatus::Stopped => None,

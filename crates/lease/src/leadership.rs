@@ -14,7 +14,7 @@ use crate::record::{CandidateId, Term};
 ///
 /// Check it in the task that writes the socket, right before the write. A check costs a clock read and an atomic load.
 #[derive(Clone, Debug)]
-pub struct Gate(Arc<GateState>);
+pub struct LeadershipGate(Arc<GateState>);
 
 #[derive(Debug)]
 struct GateState {
@@ -31,7 +31,7 @@ pub struct GateClosed {
     pub term: Term,
 }
 
-impl Gate {
+impl LeadershipGate {
     pub(crate) fn open(term: Term, valid_until: BootInstant, clock: Clock) -> Self {
         Self(Arc::new(GateState { term, clock, valid_until: AtomicU64::new(to_nanos(valid_until)) }))
     }
@@ -71,7 +71,7 @@ fn to_nanos(instant: BootInstant) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Leadership {
     pub(crate) candidate_id: CandidateId,
-    pub(crate) gate: Gate,
+    pub(crate) gate: LeadershipGate,
     pub(crate) stop: watch::Receiver<Option<StopSignal>>,
 }
 
@@ -85,7 +85,7 @@ impl Leadership {
         self.candidate_id
     }
 
-    pub fn gate(&self) -> &Gate {
+    pub fn gate(&self) -> &LeadershipGate {
         &self.gate
     }
 
@@ -161,8 +161,8 @@ impl fmt::Display for LossReason {
 mod tests {
     use super::*;
 
-    fn gate(valid_for: Duration) -> Gate {
-        Gate::open(Term::new(3), BootInstant::now() + valid_for, Clock::Boot)
+    fn gate(valid_for: Duration) -> LeadershipGate {
+        LeadershipGate::open(Term::new(3), BootInstant::now() + valid_for, Clock::Boot)
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use config::{Config, pod_id};
 pub use document::LeaseDocument;
 pub use error::Error;
 pub use handle::{Handle, LeaseStatus};
-pub use leadership::{Gate, GateClosed, Leadership, LossReason, StopSignal, TermOutcome};
+pub use leadership::{GateClosed, Leadership, LeadershipGate, LossReason, StopSignal, TermOutcome};
 pub use record::{CandidateId, Term};
 pub use store::LeaseStore;
 pub use timing::Timing;

@@ -15,7 +15,7 @@ use broker::{Broker, Persistence};
 use lease::CandidateId;
 use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
-use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpointStore};
+use pipeline::checkpoint::{CheckpointClaim, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
     CaptureInput, Config, Handle, PublishClaim, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
@@ -73,7 +73,7 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
     let Served(mut child, connection_string) = start_broker(folder.path())?;
     let database = testkit::mongo::shared().await?.database("publish_speed");
     let checkpoints = Arc::new(MongoCheckpointStore::new(&database, "speed", "events:shop.events"));
-    let claim = Claim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "speed".into() };
+    let claim = CheckpointClaim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "speed".into() };
     let epoch = checkpoints.claim(&claim).await?.epoch;
     let bus = Client::new(&connection_string, servicebus::Config::default())?;
     let topic = ServiceBusTopic::new(bus, "events", "read-models", Arc::new(|| true));

@@ -22,7 +22,7 @@ use crate::session::{self, SessionAcceptor, SessionProblem};
 use crate::source::{SourceConfig, SourceKind};
 use crate::stored::ClaimCheckStore;
 use crate::view::{
-    self, Applier, ApplierSetup, ApplyObserver, Error, PipelineStart, Projection, ReadModel, SourceHistory,
+    self, Applier, ApplierSetup, ApplyObserver, Error, PipelineStart, Projection, ReadModel, SourceEventReader,
 };
 
 /// Consumer settings.
@@ -150,7 +150,7 @@ impl Consumer {
             pipeline: dependencies.pipeline.clone(),
             by_collection: dependencies.source.kind == SourceKind::Documents,
             models: projections.clone(),
-            history: SourceHistory::new(&dependencies.source_database, &dependencies.source),
+            history: SourceEventReader::new(&dependencies.source_database, &dependencies.source),
         })?;
         let drain_within = config.session.drain_within;
         let acceptor = SessionAcceptor::new(

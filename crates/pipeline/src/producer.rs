@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::capture::{self, Capture, StartPosition};
-use crate::checkpoint::{self, Checkpoint, CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
+use crate::checkpoint::{self, Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use crate::error_chain::error_chain;
 use crate::event::{Epoch, Term};
 use crate::publish::{
@@ -182,7 +182,7 @@ impl Producer {
     }
 
     async fn run_term(&self, leadership: &Leadership) -> Result<(), Error> {
-        let claim = Claim::from_leadership(leadership, &self.dependencies.pod_id);
+        let claim = CheckpointClaim::from_leadership(leadership, &self.dependencies.pod_id);
         let term = claim.term;
         self.state.send_replace(ProducerState::Starting { term });
         // Nothing is captured yet, so there is nothing to drain: any stop request drops the work.
@@ -204,7 +204,7 @@ impl Producer {
     }
 
     /// Claims the checkpoint. A new pipeline saves its start position before anything is read.
-    async fn start_term(&self, claim: &Claim) -> Result<(Epoch, CheckpointPhase), Error> {
+    async fn start_term(&self, claim: &CheckpointClaim) -> Result<(Epoch, CheckpointPhase), Error> {
         let Checkpoint { epoch, phase, .. } = self.claim_checkpoint(claim).await?;
         // The conditions of a first start must not stop a pipeline that already runs.
         let start = if phase == CheckpointPhase::Unstarted { self.config.start } else { StartPosition::Now };
@@ -220,7 +220,7 @@ impl Producer {
         Ok((epoch, first))
     }
 
-    async fn claim_checkpoint(&self, claim: &Claim) -> Result<Checkpoint, Error> {
+    async fn claim_checkpoint(&self, claim: &CheckpointClaim) -> Result<Checkpoint, Error> {
         loop {
             match retry_transient("claim the checkpoint", checkpoint::Error::is_transient, || {
                 self.checkpoints.claim(claim)
@@ -235,7 +235,7 @@ impl Producer {
     }
 
     /// Checks the source until it can be captured.
-    async fn wait_until_capturable(&self, claim: &Claim, start: StartPosition) {
+    async fn wait_until_capturable(&self, claim: &CheckpointClaim, start: StartPosition) {
         let capture = self.capture();
         while let Err(error) =
             retry_transient("check the source", capture::Error::is_transient, || capture.check(&start)).await
@@ -245,7 +245,7 @@ impl Producer {
         self.state.send_replace(ProducerState::Starting { term: claim.term });
     }
 
-    async fn initial_phase(&self, claim: &Claim, start: StartPosition) -> CheckpointPhase {
+    async fn initial_phase(&self, claim: &CheckpointClaim, start: StartPosition) -> CheckpointPhase {
         let capture = self.capture();
         loop {
             match retry_transient("find the start position", capture::Error::is_transient, || {
@@ -277,7 +277,7 @@ impl Producer {
     async fn capture_and_publish(
         &self,
         leadership: &Leadership,
-        claim: &Claim,
+        claim: &CheckpointClaim,
         epoch: Epoch,
         phase: CheckpointPhase,
     ) -> Result<CaptureRunEnd, Error> {
@@ -329,7 +329,7 @@ impl Producer {
     /// Handles a permanent capture error: starts a new epoch if configured, else halts until an operator has acted.
     async fn recover(
         &self,
-        claim: &Claim,
+        claim: &CheckpointClaim,
         epoch: Epoch,
         error: capture::Error,
     ) -> Result<(Epoch, CheckpointPhase), Error> {
@@ -374,7 +374,7 @@ impl Producer {
     fn publisher(
         &self,
         leadership: &Leadership,
-        claim: &Claim,
+        claim: &CheckpointClaim,
         epoch: Epoch,
     ) -> Publisher<ServiceBusTopic, MongoCheckpointStore> {
         let ProducerDependencies { pipeline, coordination, bus, topic, subscription, .. } = &self.dependencies;

@@ -4,7 +4,7 @@ use lease::CandidateId;
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use pipeline::checkpoint::{
-    COLLECTION, Checkpoint, CheckpointPhase, CheckpointStore, Claim, Error, MongoCheckpointStore, PIPELINES,
+    COLLECTION, Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, Error, MongoCheckpointStore, PIPELINES,
     SaveResult, SnapshotProgress,
 };
 use pipeline::event::{Epoch, ResumeToken, Term};
@@ -33,9 +33,9 @@ impl CheckpointFixture {
     }
 }
 
-fn claim(pod: &str, term: u64) -> Claim {
+fn claim(pod: &str, term: u64) -> CheckpointClaim {
     let process = pod.bytes().fold(0, |number, byte| number * 256 + u128::from(byte));
-    Claim { term: Term::new(term), claimant: CandidateId::new(process), pod_id: pod.into() }
+    CheckpointClaim { term: Term::new(term), claimant: CandidateId::new(process), pod_id: pod.into() }
 }
 
 fn token(data: &str) -> ResumeToken {
@@ -53,7 +53,11 @@ fn snapshot(run: &str, scanned: u64) -> CheckpointPhase {
 }
 
 /// A save in the first epoch.
-async fn save(store: &MongoCheckpointStore, claim: &Claim, phase: CheckpointPhase) -> Result<SaveResult, Error> {
+async fn save(
+    store: &MongoCheckpointStore,
+    claim: &CheckpointClaim,
+    phase: CheckpointPhase,
+) -> Result<SaveResult, Error> {
     store.save(claim, Epoch::FIRST, &phase, Some(Timestamp { time: 5, increment: 1 })).await
 }
 

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::cluster::{Error, TestCluster};
 
 pub use fault::{BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
-use inject::{FaultTarget, Injection, Repair, inject, repair};
+use inject::{FaultRepair, FaultTarget, InjectionResult, inject, repair};
 pub use plan::{FaultPlan, FaultProfile, PlannedFault};
 
 /// How often the nemesis restarts exited pods between two faults.
@@ -46,7 +46,7 @@ pub struct FaultCounts {
 struct ActiveFault {
     due: Instant,
     fault: ClusterFault,
-    repair: Repair,
+    repair: FaultRepair,
 }
 
 /// Carries out the plan until it ends or `until` completes, then repairs everything. `in_flight` returns the number of unprocessed
@@ -75,12 +75,12 @@ pub async fn run_plan(
         let counts = report.faults.entry(*fault).or_default();
         let target = FaultTarget { cluster, seed: *seed, active: active.iter().map(|active| active.repair).collect() };
         let repair = match inject(target, *fault).await? {
-            Injection::NoTarget => {
+            InjectionResult::NoTarget => {
                 counts.skipped += 1;
                 continue;
             }
-            Injection::Done => None,
-            Injection::Active(repair) => Some(repair),
+            InjectionResult::Done => None,
+            InjectionResult::Active(repair) => Some(repair),
         };
         counts.injected += 1;
         counts.in_flight += u64::from(in_flight > 0);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use admin::metrics::{self, Metric};
 use admin::status::{CheckpointStatus, ParkedCount, PodRole, PodStatus, ReadModelStatus, RejectedCount};
 use admin::{
-    LatencyBuckets, LatencyHistogram, LoopActivity, LoopLiveness, PipelineStatus, PodSample, Readiness, ServiceHealth,
-    WallTime,
+    LatencyBuckets, LatencyHistogram, LoopActivity, LoopLiveness, PipelineStatus, PodSample, PodServiceHealth,
+    Readiness, WallTime,
 };
 
 use crate::fixture::{AdminFixture, status};
@@ -209,7 +209,7 @@ async fn a_stalled_loop_and_an_unready_service_are_reported() {
     let fixture = AdminFixture::start();
     let service = |readiness, activity| {
         let loops = vec![LoopLiveness { name: "capture", activity, limit: Duration::ZERO }];
-        vec![ServiceHealth { name: "producer", role: "leader", readiness, loops }]
+        vec![PodServiceHealth { name: "producer", role: "leader", readiness, loops }]
     };
     let has = async |line: &str| fixture.get("/metrics").await.body.lines().any(|found| found == line);
     fixture.set(|readings| readings.health.services = service(Readiness::Ready, LoopActivity::Idle));

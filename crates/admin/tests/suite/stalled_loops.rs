@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use admin::{Heartbeat, LoopActivity, LoopLiveness, PodHealth, Readiness, ServiceHealth};
+use admin::{Heartbeat, LoopActivity, LoopLiveness, PodHealth, PodServiceHealth, Readiness};
 
 use crate::fixture::AdminFixture;
 
@@ -23,7 +23,7 @@ fn health(stalled: &str) -> PodHealth {
         heartbeat.beat(now);
         let limit = if name == stalled { Duration::ZERO } else { Duration::from_secs(600) };
         let one = LoopLiveness { name, activity: heartbeat.activity(), limit };
-        ServiceHealth { name: service, role: "leader", readiness: Readiness::Ready, loops: vec![one] }
+        PodServiceHealth { name: service, role: "leader", readiness: Readiness::Ready, loops: vec![one] }
     });
     PodHealth { services: services.into(), stopping: false }
 }
@@ -54,7 +54,7 @@ async fn a_stalled_loop_fails_both_probes_and_is_named() {
 #[tokio::test]
 async fn a_halted_service_leaves_the_pod_live_but_not_ready() {
     let fixture = AdminFixture::start();
-    let halted = ServiceHealth {
+    let halted = PodServiceHealth {
         name: "producer",
         role: "leader",
         readiness: Readiness::NotReady("operator action required: E0001".into()),

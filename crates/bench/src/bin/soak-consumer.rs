@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use bench::processes::headwater_binary;
-use bench::soak::consumer::{ConsumerSoakOptions, run};
+use bench::soak::consumer_soak::{ConsumerSoakOptions, run};
 use bench::soak::{self, print_result};
 use clap::Parser;
 
@@ -76,7 +76,9 @@ async fn main() -> ExitCode {
         let options = args.options(seed);
         let result = run(&headwater_binary(), &options).await?;
         let is_complete = print_result(&result, &result.missing(&options), &result.json());
-        Ok::<_, bench::soak::consumer::Error>(result.is_clean() && is_complete && result.unexpected_exits.is_empty())
+        Ok::<_, bench::soak::consumer_soak::Error>(
+            result.is_clean() && is_complete && result.unexpected_exits.is_empty(),
+        )
     };
     args.soak.rounds(round).await
 }

@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use bench::processes::headwater_binary;
-use bench::soak::stops::{StopSoakOptions, run};
+use bench::soak::stop_soak::{StopSoakOptions, run};
 use clap::Parser;
 
 #[derive(Parser)]

@@ -9,8 +9,8 @@ use testkit::cluster::Error;
 use testkit::load::Load;
 use testkit::nemesis::FaultProfile;
 
-use super::consumer::{self, ConsumerSoakOptions, ConsumerSoakResult};
-use super::producer::{ProducerSoakOptions, ProducerSoakResult, run};
+use super::consumer_soak::{self, ConsumerSoakOptions, ConsumerSoakResult};
+use super::producer_soak::{ProducerSoakOptions, ProducerSoakResult, run};
 
 /// The first seed whose run was not clean, with its result.
 pub async fn find_failing_seed(
@@ -57,11 +57,11 @@ pub async fn find_failing_consumer_seed(
     binary: &Path,
     failpoint: Failpoint,
     seeds: Range<u64>,
-) -> Result<Option<(u64, ConsumerSoakResult)>, consumer::Error> {
+) -> Result<Option<(u64, ConsumerSoakResult)>, consumer_soak::Error> {
     for seed in seeds {
         let mut options = consumer_options_for(failpoint, seed);
         options.base.failpoint = Some(failpoint);
-        let outcome = consumer::run(binary, &options).await?;
+        let outcome = consumer_soak::run(binary, &options).await?;
         if !outcome.is_clean() {
             return Ok(Some((seed, outcome)));
         }

@@ -50,19 +50,19 @@ impl fmt::Display for EntityAddress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityProperties {
     pub description: EntityDefinition,
-    pub passive: PassiveProperties,
+    pub passive: StoredOnlyProperties,
 }
 
 impl From<EntityDefinition> for EntityProperties {
     fn from(description: EntityDefinition) -> Self {
-        Self { description, passive: PassiveProperties::default() }
+        Self { description, passive: StoredOnlyProperties::default() }
     }
 }
 
 /// Properties that are stored and shown but have no effect. Serialized beside the description.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PassiveProperties {
+pub struct StoredOnlyProperties {
     pub enable_express: bool,
     pub filtering_messages_before_publishing: bool,
     pub authorization_rules: Vec<AuthorizationRule>,
@@ -120,7 +120,7 @@ pub struct AdminEntity {
 
 impl AdminEntity {
     /// Combines the core's view of an entity with its passive properties.
-    pub fn new(view: &EntityView<'_>, passive: PassiveProperties) -> Self {
+    pub fn new(view: &EntityView<'_>, passive: StoredOnlyProperties) -> Self {
         Self {
             address: EntityAddress::from_view(view),
             properties: EntityProperties { description: view.description.clone(), passive },

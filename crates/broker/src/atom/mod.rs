@@ -13,7 +13,7 @@ mod write;
 
 pub use entity::{
     AccessRight, AdminEntity, AuthorizationRule, EntityAddress, EntityProperties, MAX_AUTHORIZATION_RULES,
-    NamespaceInfo, PassiveProperties, RuntimeProperties,
+    NamespaceInfo, RuntimeProperties, StoredOnlyProperties,
 };
 pub use feed::{ApiVersion, FeedPage, RequestContext, entity_entry, error, namespace_entry, rule_entry};
 pub use parse::{EntitySubmission, EntryContent, EntryError, parse_entry};

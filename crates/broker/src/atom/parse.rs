@@ -9,11 +9,11 @@ use std::time::Duration;
 use atom_xml::{XmlElement, XmlError, duration};
 
 use crate::core::{
-    CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties, QueueDescription,
+    CommonEntityProperties, EntityDefinition, EntityStatus, QueueDescription, ReceiveProperties, SendProperties,
     SubscriptionDescription, TopicDescription,
 };
 
-use super::entity::{AccessRight, AuthorizationRule, EntityProperties, MAX_AUTHORIZATION_RULES, PassiveProperties};
+use super::entity::{AccessRight, AuthorizationRule, EntityProperties, MAX_AUTHORIZATION_RULES, StoredOnlyProperties};
 use super::rule::{self, RuleDescription};
 
 /// Why a body is invalid: the element, and the values allowed.
@@ -74,7 +74,7 @@ impl EntitySubmission {
     }
 }
 
-fn sides(description: &mut EntityDefinition) -> (Option<&mut IngressProperties>, Option<&mut EgressProperties>) {
+fn sides(description: &mut EntityDefinition) -> (Option<&mut SendProperties>, Option<&mut ReceiveProperties>) {
     match description {
         EntityDefinition::Queue(queue) => (Some(&mut queue.ingress), Some(&mut queue.egress)),
         EntityDefinition::Topic(topic) => (Some(&mut topic.ingress), None),
@@ -150,8 +150,8 @@ fn common(described: &XmlElement) -> Result<CommonEntityProperties, EntryError> 
     Ok(common)
 }
 
-fn ingress(described: &XmlElement) -> Result<IngressProperties, EntryError> {
-    let mut ingress = IngressProperties::default();
+fn ingress(described: &XmlElement) -> Result<SendProperties, EntryError> {
+    let mut ingress = SendProperties::default();
     number(described, "MaxSizeInMegabytes", &mut ingress.max_size_in_megabytes)?;
     ingress.max_message_size_in_kilobytes = optional_number(described, "MaxMessageSizeInKilobytes")?;
     flag(described, "RequiresDuplicateDetection", &mut ingress.requires_duplicate_detection)?;
@@ -160,8 +160,8 @@ fn ingress(described: &XmlElement) -> Result<IngressProperties, EntryError> {
     Ok(ingress)
 }
 
-fn egress(described: &XmlElement) -> Result<EgressProperties, EntryError> {
-    let mut egress = EgressProperties::default();
+fn egress(described: &XmlElement) -> Result<ReceiveProperties, EntryError> {
+    let mut egress = ReceiveProperties::default();
     span(described, "LockDuration", &mut egress.lock_duration)?;
     flag(described, "RequiresSession", &mut egress.requires_session)?;
     number(described, "MaxDeliveryCount", &mut egress.max_delivery_count)?;
@@ -171,8 +171,8 @@ fn egress(described: &XmlElement) -> Result<EgressProperties, EntryError> {
     Ok(egress)
 }
 
-fn passive(described: &XmlElement) -> Result<PassiveProperties, EntryError> {
-    let mut passive = PassiveProperties::default();
+fn passive(described: &XmlElement) -> Result<StoredOnlyProperties, EntryError> {
+    let mut passive = StoredOnlyProperties::default();
     flag(described, "EnableExpress", &mut passive.enable_express)?;
     flag(described, "FilteringMessagesBeforePublishing", &mut passive.filtering_messages_before_publishing)?;
     if let Some(rules) = described.child("AuthorizationRules") {

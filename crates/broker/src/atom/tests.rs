@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    CommonEntityProperties, EgressProperties, EntityCounts, EntityDefinition, EntityStatus, IngressProperties,
-    QueueDescription, SubscriptionDescription, Timestamp, TopicDescription,
+    CommonEntityProperties, EntityCounts, EntityDefinition, EntityStatus, QueueDescription, ReceiveProperties,
+    SendProperties, SubscriptionDescription, Timestamp, TopicDescription,
 };
 
 macro_rules! fixture {
@@ -80,7 +80,7 @@ fn an_empty_description_is_all_defaults_of_the_service() {
     };
     let common = CommonEntityProperties { enable_batched_operations: true, ..CommonEntityProperties::default() };
     let expected =
-        QueueDescription { common, ingress: IngressProperties::default(), egress: EgressProperties::default() };
+        QueueDescription { common, ingress: SendProperties::default(), egress: ReceiveProperties::default() };
     assert_eq!(queue, expected);
 }
 
@@ -95,14 +95,14 @@ fn a_queue_as_python_describes_it() {
             user_metadata: Some("five < six & \"so on\"".into()),
             ..CommonEntityProperties::default()
         },
-        ingress: IngressProperties {
+        ingress: SendProperties {
             max_size_in_megabytes: 2048,
             max_message_size_in_kilobytes: Some(2048),
             requires_duplicate_detection: true,
             duplicate_detection_window: secs(720),
             enable_partitioning: true,
         },
-        egress: EgressProperties {
+        egress: ReceiveProperties {
             lock_duration: secs(42),
             requires_session: true,
             max_delivery_count: 7,
@@ -117,7 +117,7 @@ fn a_queue_as_python_describes_it() {
         modified_time: Some("2026-01-02T03:04:06.000Z".into()),
         ..sender_rule()
     };
-    let passive = PassiveProperties {
+    let passive = StoredOnlyProperties {
         enable_express: true,
         filtering_messages_before_publishing: false,
         authorization_rules: vec![authorization],
@@ -165,7 +165,7 @@ fn a_subscription_with_its_default_rule() {
             user_metadata: Some("u".into()),
             ..CommonEntityProperties::default()
         },
-        egress: EgressProperties {
+        egress: ReceiveProperties {
             lock_duration: secs(13),
             requires_session: true,
             max_delivery_count: 2000,

@@ -3,11 +3,11 @@
 use atom_xml::{XmlWriter, duration};
 
 use crate::core::{
-    CommonEntityProperties, EgressProperties, EntityCounts, EntityDefinition, EntityStatus, IngressProperties,
-    QueueDescription, SubscriptionDescription, TopicDescription,
+    CommonEntityProperties, EntityCounts, EntityDefinition, EntityStatus, QueueDescription, ReceiveProperties,
+    SendProperties, SubscriptionDescription, TopicDescription,
 };
 
-use super::entity::{AdminEntity, AuthorizationRule, PassiveProperties, RuntimeProperties};
+use super::entity::{AdminEntity, AuthorizationRule, RuntimeProperties, StoredOnlyProperties};
 use super::feed::RequestContext;
 use super::timestamp;
 
@@ -34,7 +34,7 @@ pub(super) fn root(description: &EntityDefinition) -> &'static str {
 fn queue(
     xml: &mut XmlWriter,
     queue: &QueueDescription,
-    passive: &PassiveProperties,
+    passive: &StoredOnlyProperties,
     runtime: &RuntimeProperties,
     context: &RequestContext,
 ) {
@@ -69,7 +69,7 @@ fn queue(
 fn topic(
     xml: &mut XmlWriter,
     topic: &TopicDescription,
-    passive: &PassiveProperties,
+    passive: &StoredOnlyProperties,
     runtime: &RuntimeProperties,
     context: &RequestContext,
 ) {
@@ -129,11 +129,11 @@ fn user_metadata(xml: &mut XmlWriter, common: &CommonEntityProperties) {
     xml.optional_leaf("UserMetadata", common.user_metadata.as_ref());
 }
 
-fn forward_to(xml: &mut XmlWriter, egress: &EgressProperties) {
+fn forward_to(xml: &mut XmlWriter, egress: &ReceiveProperties) {
     xml.optional_leaf("ForwardTo", egress.forward_to.as_ref());
 }
 
-fn forward_dead_letters(xml: &mut XmlWriter, egress: &EgressProperties) {
+fn forward_dead_letters(xml: &mut XmlWriter, egress: &ReceiveProperties) {
     xml.optional_leaf("ForwardDeadLetteredMessagesTo", egress.forward_dead_lettered_messages_to.as_ref());
 }
 
@@ -160,14 +160,14 @@ fn counts(xml: &mut XmlWriter, counts: &EntityCounts) {
 }
 
 /// Older clients do not know this property, and the service does not send it to them.
-fn max_message_size(xml: &mut XmlWriter, ingress: &IngressProperties, context: &RequestContext) {
+fn max_message_size(xml: &mut XmlWriter, ingress: &SendProperties, context: &RequestContext) {
     if context.version.knows_large_messages() {
         let limit = ingress.max_message_size_in_kilobytes.unwrap_or(context.namespace.max_message_size_in_kilobytes);
         xml.leaf("MaxMessageSizeInKilobytes", limit);
     }
 }
 
-fn authorization_rules(xml: &mut XmlWriter, passive: &PassiveProperties) {
+fn authorization_rules(xml: &mut XmlWriter, passive: &StoredOnlyProperties) {
     xml.element("AuthorizationRules", &[], |xml| {
         for rule in &passive.authorization_rules {
             let kind = [("i:type", "SharedAccessAuthorizationRule")];

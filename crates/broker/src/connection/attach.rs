@@ -9,7 +9,7 @@ use amqp::{Attach, Map, Role, SessionId, Symbol, Target, Value, condition};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::LinkAddress;
-use super::credit::LinkCredit;
+use super::credit::CoreCredit;
 use super::links::{BrokerLink, LockTokens, PendingLink, PendingNodeLink, ReceiverLink, ReceiverSource, ResponseLink};
 use super::node_requests::CallReply;
 use super::{BrokerConnection, to_amqp};
@@ -184,7 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             reply.properties = Some(properties);
         }
         let receiver =
-            ReceiverLink { core_id, source, credit: LinkCredit::default(), lock_tokens: LockTokens::default() };
+            ReceiverLink { core_id, source, credit: CoreCredit::default(), lock_tokens: LockTokens::default() };
         self.links.insert(link, BrokerLink::Receiver(Box::new(receiver)));
         let _ = self.amqp.accept_attach(link, reply);
     }

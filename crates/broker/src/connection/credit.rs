@@ -30,7 +30,7 @@ const REPORT_THRESHOLD: usize = 64 << 10;
 
 /// How much of a receiver's credit the core may use, counted in deliveries as the core counts them.
 #[derive(Debug)]
-pub(super) struct LinkCredit {
+pub(super) struct CoreCredit {
     /// Deliveries that came from the core, and credit drained.
     delivered: u32,
     /// The delivery count up to which the core may deliver.
@@ -43,7 +43,7 @@ pub(super) struct LinkCredit {
     pub(super) draining: bool,
 }
 
-impl Default for LinkCredit {
+impl Default for CoreCredit {
     fn default() -> Self {
         Self {
             delivered: 0,
@@ -55,7 +55,7 @@ impl Default for LinkCredit {
     }
 }
 
-impl LinkCredit {
+impl CoreCredit {
     fn window(&self) -> u32 {
         u32::try_from(LINK_WINDOW_BYTES / self.message_size.max(1)).unwrap_or(MAX_WINDOW).clamp(MIN_WINDOW, MAX_WINDOW)
     }
@@ -144,12 +144,12 @@ pub(crate) type SharedCounter = Arc<AtomicUsize>;
 
 /// One connection's contribution to a shared counter; subtracted on drop.
 #[derive(Debug)]
-struct Contribution {
+struct CounterShare {
     own: usize,
     total: SharedCounter,
 }
 
-impl Contribution {
+impl CounterShare {
     fn new(total: &SharedCounter) -> Self {
         Self { own: 0, total: Arc::clone(total) }
     }
@@ -163,7 +163,7 @@ impl Contribution {
     }
 }
 
-impl Drop for Contribution {
+impl Drop for CounterShare {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -174,11 +174,11 @@ const MAX_LINKS: usize = 50_000;
 
 /// Bounds the number of links of all connections together.
 #[derive(Debug)]
-pub(super) struct LinkBudget(Contribution);
+pub(super) struct LinkBudget(CounterShare);
 
 impl LinkBudget {
     pub(super) fn new(total: &SharedCounter) -> Self {
-        Self(Contribution::new(total))
+        Self(CounterShare::new(total))
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -193,11 +193,11 @@ impl LinkBudget {
 /// Bounds the bytes of partly received messages. A connection may use a quarter of what is free: so one alone may use much, and many
 /// together use no more than the bound plus the guaranteed minimum of each.
 #[derive(Debug)]
-pub(super) struct PartialDeliveryBudget(Contribution);
+pub(super) struct PartialDeliveryBudget(CounterShare);
 
 impl PartialDeliveryBudget {
     pub(super) fn new(total: &SharedCounter) -> Self {
-        Self(Contribution::new(total))
+        Self(CounterShare::new(total))
     }
 
     pub(super) fn allowance(&self) -> usize {
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_link_gets_a_window_and_more_when_most_of_it_is_used() {
-        let mut credit = LinkCredit::default();
+        let mut credit = CoreCredit::default();
         assert_eq!(credit.grant(u32::MAX), (0, 16));
         for delivered in 1..=16 {
             credit.record_delivery(1024);
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn large_messages_get_a_small_window() {
-        let mut credit = LinkCredit::default();
+        let mut credit = CoreCredit::default();
         credit.grant(100);
         credit.record_delivery(1 << 20);
         assert_eq!(credit.grant(99), (1, MIN_WINDOW));
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn credit_is_not_granted_twice() {
-        let mut credit = LinkCredit::default();
+        let mut credit = CoreCredit::default();
         assert_eq!(credit.grant(10), (0, 10));
         credit.record_delivery(100);
         assert!(!credit.needs_more(9));
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_drain_that_used_its_window_keeps_later_grants() {
-        let mut credit = LinkCredit::default();
+        let mut credit = CoreCredit::default();
         assert_eq!(credit.grant(100), (0, 16));
         (0..16).for_each(|_| credit.record_delivery(100));
         credit.grant(84);

@@ -6,7 +6,7 @@ use amqp::message::{Header, MessageWriter, Properties, annotation};
 use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
-use crate::core::{LockToken, MessageDelivery, MessageOverrides, StoredEnvelope, Timestamp};
+use crate::core::{DeliveryOverrides, LockToken, MessageDelivery, StoredEnvelope, Timestamp};
 use crate::journal::StoredEntry;
 
 /// How a message reaches the client.
@@ -93,7 +93,7 @@ pub(super) fn encode_message(
             writer.properties(&Properties { message_id: Some(id.as_str().into()), ..properties });
         }
     }
-    let unchanged = MessageOverrides::default();
+    let unchanged = DeliveryOverrides::default();
     let changed = changed.unwrap_or(&unchanged);
     let texts = [("DeadLetterReason", &changed.reason), ("DeadLetterErrorDescription", &changed.description)];
     let texts = texts.map(|(name, text)| (name, text.as_deref()));
@@ -128,7 +128,7 @@ fn generated_message_id(envelope: &StoredEnvelope) -> String {
     format!("{:016x}{:016x}", envelope.enqueued_at.0, envelope.sequence.0)
 }
 
-fn has_property_changes(changed: &MessageOverrides) -> bool {
+fn has_property_changes(changed: &DeliveryOverrides) -> bool {
     changed.reason.is_some() || changed.description.is_some() || !changed.properties.is_empty()
 }
 

@@ -7,7 +7,7 @@ use amqp::{Attach, SessionId, Target};
 use bytes::Bytes;
 
 use super::address::LinkAddress;
-use super::credit::{LinkBudget, LinkCredit};
+use super::credit::{CoreCredit, LinkBudget};
 use crate::core::{ConnectionId, CoreLinkId, EntityId, LockToken, QueueId};
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct ReceiverSource {
 pub(super) struct ReceiverLink {
     pub(super) core_id: CoreLinkId,
     pub(super) source: ReceiverSource,
-    pub(super) credit: LinkCredit,
+    pub(super) credit: CoreCredit,
     pub(super) lock_tokens: LockTokens,
 }
 

@@ -1,7 +1,7 @@
 //! Entity administration: create, update and delete entities, and resolve addresses to them.
 
 use super::Core;
-use super::call_context::{CallContext, Effect};
+use super::call_context::{CallContext, LinkEffect};
 use super::description::EntityDefinition;
 use super::entity::{Entity, EntityView};
 use super::error::Error;
@@ -185,13 +185,13 @@ impl QueueContext<'_, '_> {
     fn detach_all(&mut self, error: &Error) {
         while let Some(waiting_attach) = self.queue.waiting.pop() {
             self.state.links.remove(&waiting_attach.link);
-            self.call.effects.push(Effect::Refused { link: waiting_attach.link, error: error.clone() });
+            self.call.effects.push(LinkEffect::Refused { link: waiting_attach.link, error: error.clone() });
         }
         let mut links: Vec<CoreLinkId> = self.queue.receivers.links().collect();
         links.sort_unstable();
         for link in links {
             self.detach(link);
-            self.call.effects.push(Effect::Detached { link, error: error.clone() });
+            self.call.effects.push(LinkEffect::Detached { link, error: error.clone() });
         }
     }
 }

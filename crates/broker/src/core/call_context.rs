@@ -5,21 +5,21 @@
 
 use std::sync::Arc;
 
+use super::delivery_overrides::DeliveryOverrides;
 use super::error::Error;
 use super::id::{CoreLinkId, LockToken, SequenceNumber, Timestamp};
-use super::message_overrides::MessageOverrides;
 use crate::journal::{Journal, JournalLocation};
 
 /// The inputs of every call: the current time, the journal, and the list that receives effects.
 pub struct CallContext<'a> {
     pub now: Timestamp,
     pub journal: &'a mut dyn Journal,
-    pub effects: &'a mut Vec<Effect>,
+    pub effects: &'a mut Vec<LinkEffect>,
 }
 
 /// An action the engine must perform for a link, in the given order.
 #[derive(Debug, Clone)]
-pub enum Effect {
+pub enum LinkEffect {
     /// Send a message to the receiver.
     Deliver { link: CoreLinkId, delivery: MessageDelivery },
     /// Reply to a drain: all credit is used up to `delivery_count`; `unused` of it had no message to deliver.
@@ -43,7 +43,7 @@ pub struct MessageDelivery {
     pub locked_until: Timestamp,
     /// Location of the body and its [`StoredEnvelope`](super::StoredEnvelope).
     pub location: JournalLocation,
-    pub overrides: Option<Arc<MessageOverrides>>,
+    pub overrides: Option<Arc<DeliveryOverrides>>,
     /// Receive-and-delete: the message is already removed from its queue. **The engine releases `location`** in the
     /// journal after it has read the body or closed the link.
     pub settled: bool,

@@ -7,7 +7,7 @@ use super::call_context::CallContext;
 use super::entity::Entity;
 use super::error::Error;
 use super::id::{EntityId, QueueId, Subqueue};
-use super::record::{BodyMoved, BodyOwner, JournalRecord};
+use super::record::{BodyMovedRecord, BodyOwner, JournalRecord};
 use super::sessions::TableSlot;
 use crate::journal::{JournalEntry, JournalLocation};
 
@@ -21,18 +21,18 @@ pub struct Compaction {
 #[derive(Debug, Clone, Copy)]
 struct CompactionPosition {
     entity: EntityId,
-    stage: CompactionStage,
+    stage: CompactionPhase,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum CompactionStage {
+enum CompactionPhase {
     Scheduled(u64),
     Messages(Subqueue, TableSlot, u64),
 }
 
 impl Compaction {
     pub fn of(segments: impl IntoIterator<Item = u32>) -> Self {
-        let position = CompactionPosition { entity: EntityId(0), stage: CompactionStage::Scheduled(0) };
+        let position = CompactionPosition { entity: EntityId(0), stage: CompactionPhase::Scheduled(0) };
         Self { segments: segments.into_iter().collect(), position }
     }
 }
@@ -41,10 +41,10 @@ impl Compaction {
 struct LocatedBody {
     location: JournalLocation,
     session: Option<std::sync::Arc<str>>,
-    key: OwnerKey,
+    key: BodyOwnerKey,
 }
 
-enum OwnerKey {
+enum BodyOwnerKey {
     Message(QueueId, u64),
     State(QueueId),
     Scheduled(EntityId, u64),
@@ -53,9 +53,9 @@ enum OwnerKey {
 impl LocatedBody {
     fn owner<'a>(&self, session: Option<&'a str>) -> BodyOwner<'a> {
         match self.key {
-            OwnerKey::State(queue) => BodyOwner::State { queue, session: session.unwrap_or_default() },
-            OwnerKey::Scheduled(entity, counter) => BodyOwner::Scheduled { entity, counter },
-            OwnerKey::Message(queue, counter) => BodyOwner::Message { queue, session, counter },
+            BodyOwnerKey::State(queue) => BodyOwner::State { queue, session: session.unwrap_or_default() },
+            BodyOwnerKey::Scheduled(entity, counter) => BodyOwner::Scheduled { entity, counter },
+            BodyOwnerKey::Message(queue, counter) => BodyOwner::Message { queue, session, counter },
         }
     }
 }
@@ -73,10 +73,10 @@ impl Core {
         while left > 0 {
             let Some((id, entity)) = self.entities.range(compaction.position.entity..).next() else { return Ok(false) };
             if *id != compaction.position.entity {
-                compaction.position = CompactionPosition { entity: *id, stage: CompactionStage::Scheduled(0) };
+                compaction.position = CompactionPosition { entity: *id, stage: CompactionPhase::Scheduled(0) };
             }
             let (found, next, scanned) = entity.find_bodies(&compaction.segments, compaction.position.stage, left);
-            let next_entity = CompactionPosition { entity: EntityId(id.0 + 1), stage: CompactionStage::Scheduled(0) };
+            let next_entity = CompactionPosition { entity: EntityId(id.0 + 1), stage: CompactionPhase::Scheduled(0) };
             // Computed before the bodies move, because moving needs `self` mutably.
             let next = next.map_or(next_entity, |stage| CompactionPosition { entity: *id, stage });
             for found in found {
@@ -118,7 +118,7 @@ impl Core {
         let session = message_session(original).or(found.session.as_deref());
         let owners = self.current_owners(found, session);
         let mut meta = Vec::new();
-        JournalRecord::BodyMoved(BodyMoved { from: found.location, owners: owners.clone(), original })
+        JournalRecord::BodyMoved(BodyMovedRecord { from: found.location, owners: owners.clone(), original })
             .encode(&mut meta);
         let mut locations = Vec::new();
         let entry = JournalEntry { meta: &meta, body: Some(&stored.body), references: owners.len() as u32 };
@@ -141,11 +141,11 @@ impl Core {
     /// The owner and, for a topic's message, the other subscriptions that share the body: it is copied once for all.
     fn current_owners<'a>(&mut self, found: &LocatedBody, session: Option<&'a str>) -> Vec<BodyOwner<'a>> {
         let owners: Vec<_> = match found.key {
-            OwnerKey::Message(queue, counter) => {
+            BodyOwnerKey::Message(queue, counter) => {
                 let queues = self.queues_sharing_body(queue).into_iter();
                 queues.map(|queue| BodyOwner::Message { queue, session, counter }).collect()
             }
-            OwnerKey::State(_) | OwnerKey::Scheduled(..) => vec![found.owner(session)],
+            BodyOwnerKey::State(_) | BodyOwnerKey::Scheduled(..) => vec![found.owner(session)],
         };
         owners.into_iter().filter(|owner| self.refers_to(owner, found.location)).collect()
     }
@@ -210,12 +210,12 @@ impl Entity {
     fn find_bodies(
         &self,
         segments: &BTreeSet<u32>,
-        stage: CompactionStage,
+        stage: CompactionPhase,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<CompactionStage>, usize) {
+    ) -> (Vec<LocatedBody>, Option<CompactionPhase>, usize) {
         match stage {
-            CompactionStage::Scheduled(from) => self.find_scheduled_bodies(segments, from, budget),
-            CompactionStage::Messages(subqueue, slot, from) => {
+            CompactionPhase::Scheduled(from) => self.find_scheduled_bodies(segments, from, budget),
+            CompactionPhase::Messages(subqueue, slot, from) => {
                 self.find_message_bodies(segments, subqueue, slot, from, budget)
             }
         }
@@ -226,7 +226,7 @@ impl Entity {
         segments: &BTreeSet<u32>,
         from: u64,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<CompactionStage>, usize) {
+    ) -> (Vec<LocatedBody>, Option<CompactionPhase>, usize) {
         let schedule = self.ingress.iter().flat_map(|ingress| ingress.schedule.iter_from(from));
         let scanned: Vec<_> = schedule.take(budget).map(|(counter, message)| (counter, message.location)).collect();
         let here = scanned.iter().filter(|(_, location)| segments.contains(&location.segment));
@@ -234,12 +234,12 @@ impl Entity {
             .map(|(counter, location)| LocatedBody {
                 location: *location,
                 session: None,
-                key: OwnerKey::Scheduled(self.id, *counter),
+                key: BodyOwnerKey::Scheduled(self.id, *counter),
             })
             .collect();
         let next = match scanned.last() {
-            Some((last, _)) if scanned.len() == budget => CompactionStage::Scheduled(last + 1),
-            _ => CompactionStage::Messages(Subqueue::Main, 0, 0),
+            Some((last, _)) if scanned.len() == budget => CompactionPhase::Scheduled(last + 1),
+            _ => CompactionPhase::Messages(Subqueue::Main, 0, 0),
         };
         (found, Some(next), scanned.len())
     }
@@ -251,31 +251,31 @@ impl Entity {
         slot: TableSlot,
         from: u64,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<CompactionStage>, usize) {
+    ) -> (Vec<LocatedBody>, Option<CompactionPhase>, usize) {
         let Some(egress) = &self.egress else { return (Vec::new(), None, 0) };
         let queue = egress.queue(subqueue);
         let Some((at, session)) = queue.sessions.iter_from(slot).next() else {
-            let next = (subqueue == Subqueue::Main).then_some(CompactionStage::Messages(Subqueue::DeadLetter, 0, 0));
+            let next = (subqueue == Subqueue::Main).then_some(CompactionPhase::Messages(Subqueue::DeadLetter, 0, 0));
             return (Vec::new(), next, 0);
         };
         let from = if at == slot { from } else { 0 };
         let mut found = Vec::new();
-        let mut add = |location: JournalLocation, key: OwnerKey| {
+        let mut add = |location: JournalLocation, key: BodyOwnerKey| {
             if segments.contains(&location.segment) {
                 found.push(LocatedBody { location, session: session.id.clone(), key });
             }
         };
         if let Some(state) = session.state.as_ref().filter(|_| from == 0) {
-            add(state.location, OwnerKey::State(queue.id));
+            add(state.location, BodyOwnerKey::State(queue.id));
         }
         let (mut scanned, mut last) = (0, None);
         for (counter, message) in session.backlog.iter_from(from).take(budget) {
-            add(message.location, OwnerKey::Message(queue.id, counter));
+            add(message.location, BodyOwnerKey::Message(queue.id, counter));
             (scanned, last) = (scanned + 1, Some(counter));
         }
         let next = match last {
-            Some(last) if scanned == budget => CompactionStage::Messages(subqueue, at, last + 1),
-            _ => CompactionStage::Messages(subqueue, at + 1, 0),
+            Some(last) if scanned == budget => CompactionPhase::Messages(subqueue, at, last + 1),
+            _ => CompactionPhase::Messages(subqueue, at + 1, 0),
         };
         (found, Some(next), scanned)
     }

@@ -7,9 +7,9 @@ use rand::{Rng, SeedableRng};
 
 use super::call_context::CallContext;
 use super::id::{CoreLinkId, LockToken, QueueId};
-use super::outgoing_budget::OutgoingBudget;
 use super::record::JournalRecord;
 use super::timers::TimerQueue;
+use super::unwritten_byte_budget::UnwrittenByteBudget;
 use crate::journal::{AppendError, JournalEntry, JournalLocation};
 
 /// Limits of one broker; they apply to all entities.
@@ -38,7 +38,7 @@ pub(super) struct CoreState {
     pub(super) timers: TimerQueue,
     /// The queue of each receiver link, attached or waiting.
     pub(super) links: HashMap<CoreLinkId, QueueId>,
-    pub(super) outgoing: OutgoingBudget,
+    pub(super) outgoing: UnwrittenByteBudget,
     tokens: StdRng,
     buffer: Vec<u8>,
 }
@@ -46,7 +46,7 @@ pub(super) struct CoreState {
 impl CoreState {
     pub(super) fn new(limits: BrokerLimits, seed: [u8; 32]) -> Self {
         let tokens = StdRng::from_seed(seed);
-        let outgoing = OutgoingBudget::new(limits.max_outgoing);
+        let outgoing = UnwrittenByteBudget::new(limits.max_outgoing);
         Self { limits, timers: TimerQueue::default(), links: HashMap::new(), outgoing, tokens, buffer: Vec::new() }
     }
 

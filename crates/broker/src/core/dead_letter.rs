@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::backlog::QueuedMessage;
+use super::delivery_overrides::DeliveryOverrides;
 use super::error::Error;
 use super::expiry_time::ExpiryTime;
 use super::id::LockToken;
-use super::message_overrides::MessageOverrides;
 use super::queue::MessageQueue;
 use super::queue_context::QueueContext;
-use super::record::{DeadLettered, JournalRecord};
+use super::record::{DeadLetteredRecord, JournalRecord};
 use super::sessions::TableSlot;
 use super::settle::PropertyUpdates;
 
@@ -40,8 +40,8 @@ impl<'a> DeadLetterReason<'a> {
         Self { reason: Some(reason), description: Some(description), properties: NOTHING }
     }
 
-    pub(super) fn overrides(&self, earlier: Option<&Arc<MessageOverrides>>) -> MessageOverrides {
-        let mut new = MessageOverrides::merge(earlier, self.properties);
+    pub(super) fn overrides(&self, earlier: Option<&Arc<DeliveryOverrides>>) -> DeliveryOverrides {
+        let mut new = DeliveryOverrides::merge(earlier, self.properties);
         new.reason = self.reason.map(Into::into);
         new.description = self.description.map(Into::into);
         new
@@ -55,7 +55,7 @@ struct PendingMove {
     /// Its counter in the dead-letter queue.
     new_counter: u64,
     message: QueuedMessage,
-    overrides: Arc<MessageOverrides>,
+    overrides: Arc<DeliveryOverrides>,
 }
 
 impl QueueContext<'_, '_> {
@@ -106,7 +106,7 @@ impl QueueContext<'_, '_> {
     fn append_moves(&mut self, moves: &[PendingMove]) -> Result<(), Error> {
         let queue = &*self.queue;
         let to_record = |pending: &PendingMove| {
-            JournalRecord::DeadLettered(DeadLettered {
+            JournalRecord::DeadLettered(DeadLetteredRecord {
                 queue: queue.id,
                 session: queue.sessions.id(pending.slot),
                 sequence: MessageQueue::sequence_number(pending.counter, pending.message),

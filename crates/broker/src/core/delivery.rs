@@ -1,6 +1,6 @@
 //! Delivers messages to receivers: picks the next receiver and message, and locks the message.
 
-use super::call_context::{Effect, MessageDelivery};
+use super::call_context::{LinkEffect, MessageDelivery};
 use super::error::Error;
 use super::id::{CoreLinkId, Timestamp};
 use super::queue::{MessageLock, MessageQueue};
@@ -37,7 +37,7 @@ impl QueueContext<'_, '_> {
             && !self.state.outgoing.is_waiting(link)
         {
             let (delivery_count, unused) = receiver.drain();
-            self.call.effects.push(Effect::Drained { link, delivery_count, unused });
+            self.call.effects.push(LinkEffect::Drained { link, delivery_count, unused });
         }
     }
 
@@ -107,7 +107,7 @@ impl QueueContext<'_, '_> {
             receiver.count_delivery();
         }
         self.state.outgoing.add(link.connection(), delivery.outgoing_size());
-        self.call.effects.push(Effect::Deliver { link, delivery });
+        self.call.effects.push(LinkEffect::Deliver { link, delivery });
         true
     }
 

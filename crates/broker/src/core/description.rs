@@ -40,7 +40,7 @@ impl EntityStatus {
 /// Properties of the send side, common to queues and topics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct IngressProperties {
+pub struct SendProperties {
     pub max_size_in_megabytes: u64,
     /// `None`: the broker's limit applies.
     pub max_message_size_in_kilobytes: Option<u64>,
@@ -53,7 +53,7 @@ pub struct IngressProperties {
 /// Properties of the receive side, common to queues and subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct EgressProperties {
+pub struct ReceiveProperties {
     #[serde(with = "millis")]
     pub lock_duration: Duration,
     pub requires_session: bool,
@@ -98,9 +98,9 @@ pub struct QueueDescription {
     pub common: CommonEntityProperties,
     // The stored JSON keeps the field names of format version 1.
     #[serde(rename = "inlet")]
-    pub ingress: IngressProperties,
+    pub ingress: SendProperties,
     #[serde(rename = "outlet")]
-    pub egress: EgressProperties,
+    pub egress: ReceiveProperties,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ pub struct QueueDescription {
 pub struct TopicDescription {
     pub common: CommonEntityProperties,
     #[serde(rename = "inlet")]
-    pub ingress: IngressProperties,
+    pub ingress: SendProperties,
     pub support_ordering: bool,
 }
 
@@ -117,12 +117,12 @@ pub struct TopicDescription {
 pub struct SubscriptionDescription {
     pub common: CommonEntityProperties,
     #[serde(rename = "outlet")]
-    pub egress: EgressProperties,
+    pub egress: ReceiveProperties,
     pub dead_lettering_on_filter_evaluation_exceptions: bool,
 }
 
 // Defaults of Azure Service Bus (servicebus-semantics.md).
-impl Default for IngressProperties {
+impl Default for SendProperties {
     fn default() -> Self {
         Self {
             max_size_in_megabytes: 1024,
@@ -134,7 +134,7 @@ impl Default for IngressProperties {
     }
 }
 
-impl Default for EgressProperties {
+impl Default for ReceiveProperties {
     fn default() -> Self {
         Self {
             lock_duration: Duration::from_secs(60),
@@ -164,7 +164,7 @@ impl EntityDefinition {
         }
     }
 
-    pub fn ingress(&self) -> Option<&IngressProperties> {
+    pub fn ingress(&self) -> Option<&SendProperties> {
         match self {
             Self::Queue(queue) => Some(&queue.ingress),
             Self::Topic(topic) => Some(&topic.ingress),
@@ -172,7 +172,7 @@ impl EntityDefinition {
         }
     }
 
-    pub fn egress(&self) -> Option<&EgressProperties> {
+    pub fn egress(&self) -> Option<&ReceiveProperties> {
         match self {
             Self::Queue(queue) => Some(&queue.egress),
             Self::Topic(_) => None,
@@ -222,7 +222,7 @@ fn check_common(common: &CommonEntityProperties) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_ingress(ingress: &IngressProperties) -> Result<(), Error> {
+fn check_ingress(ingress: &SendProperties) -> Result<(), Error> {
     if !(1..=81_920).contains(&ingress.max_size_in_megabytes) {
         return Err(Error::invalid("MaxSizeInMegabytes", "must lie between 1 and 81920"));
     }
@@ -236,7 +236,7 @@ fn check_ingress(ingress: &IngressProperties) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_egress(egress: &EgressProperties) -> Result<(), Error> {
+fn check_egress(egress: &ReceiveProperties) -> Result<(), Error> {
     if egress.lock_duration < Duration::from_secs(5) || egress.lock_duration > Duration::from_secs(300) {
         return Err(Error::invalid("LockDuration", "must lie between 5 seconds and 5 minutes"));
     }

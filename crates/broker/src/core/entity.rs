@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::description::{EntityDefinition, IngressProperties};
+use super::description::{EntityDefinition, SendProperties};
 use super::duplicate_history::DuplicateHistory;
 use super::id::{EntityId, QueueId, Subqueue, Timestamp};
-use super::queue::{MessageQueue, QueuePolicy};
+use super::queue::{MessageQueue, QueueSettings};
 use super::record::EntityRecord;
 use super::scheduled_messages::ScheduledMessages;
 
@@ -21,13 +21,13 @@ pub(super) struct Entity {
     /// The subscriptions of a topic.
     pub(super) subscriptions: Vec<EntityId>,
     /// The send side, of queues and topics.
-    pub(super) ingress: Option<Ingress>,
+    pub(super) ingress: Option<SendSide>,
     /// The receive side, of queues and subscriptions.
-    pub(super) egress: Option<Egress>,
+    pub(super) egress: Option<ReceiveSide>,
 }
 
 #[derive(Debug)]
-pub(super) struct Ingress {
+pub(super) struct SendSide {
     /// The last counter assigned to a message.
     pub(super) counter: u64,
     pub(super) next_partition: u8,
@@ -36,12 +36,12 @@ pub(super) struct Ingress {
 }
 
 #[derive(Debug)]
-pub(super) struct Egress {
+pub(super) struct ReceiveSide {
     pub(super) main: MessageQueue,
     pub(super) dead_letter: MessageQueue,
 }
 
-impl Egress {
+impl ReceiveSide {
     pub(super) fn queue(&self, subqueue: Subqueue) -> &MessageQueue {
         match subqueue {
             Subqueue::Main => &self.main,
@@ -90,18 +90,18 @@ pub struct EntityCounts {
 impl Entity {
     pub(super) fn new(record: &EntityRecord<'_>, description: EntityDefinition) -> Self {
         let id = record.id;
-        let ingress = description.ingress().map(|ingress| Ingress {
+        let ingress = description.ingress().map(|ingress| SendSide {
             counter: record.counter,
             next_partition: 0,
             history: history(ingress),
             schedule: ScheduledMessages::default(),
         });
         let egress = description.egress().map(|egress| {
-            let main = MessageQueue::new(QueueId::main(id), QueuePolicy::main(description.common(), egress));
-            let policy = QueuePolicy::dead_letter(description.common(), egress);
+            let main = MessageQueue::new(QueueId::main(id), QueueSettings::main(description.common(), egress));
+            let policy = QueueSettings::dead_letter(description.common(), egress);
             let mut dead_letter = MessageQueue::new(QueueId::dead_letter(id), policy);
             dead_letter.counter = record.dead_letter_counter;
-            Egress { main, dead_letter }
+            ReceiveSide { main, dead_letter }
         });
         Self {
             id,
@@ -128,8 +128,8 @@ impl Entity {
             *history = history.with_window(new.duplicate_detection_window, now);
         }
         if let (Some(egress), Some(new)) = (&mut self.egress, description.egress()) {
-            egress.main.policy = QueuePolicy::main(description.common(), new);
-            egress.dead_letter.policy = QueuePolicy::dead_letter(description.common(), new);
+            egress.main.policy = QueueSettings::main(description.common(), new);
+            egress.dead_letter.policy = QueueSettings::dead_letter(description.common(), new);
         }
         self.description = description;
         self.updated_at = now;
@@ -177,6 +177,6 @@ impl Entity {
     }
 }
 
-fn history(ingress: &IngressProperties) -> Option<DuplicateHistory> {
+fn history(ingress: &SendProperties) -> Option<DuplicateHistory> {
     ingress.requires_duplicate_detection.then(|| DuplicateHistory::new(ingress.duplicate_detection_window))
 }

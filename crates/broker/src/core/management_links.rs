@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Core;
-use super::call_context::{CallContext, Effect};
+use super::call_context::{CallContext, LinkEffect};
 use super::error::Error;
 use super::id::{CoreLinkId, EntityId};
 use super::name;
@@ -43,7 +43,7 @@ impl ManagementLinks {
 
 impl Core {
     /// Attaches a link to the `$management` node of a queue, topic, subscription or dead-letter queue. When the entity
-    /// is deleted the link gets [`Effect::Detached`]; [`detach`](Core::detach) removes it earlier.
+    /// is deleted the link gets [`LinkEffect::Detached`]; [`detach`](Core::detach) removes it earlier.
     pub fn attach_management(
         &mut self,
         call: &mut CallContext<'_>,
@@ -59,6 +59,6 @@ impl Core {
 
     pub(super) fn detach_management_links(&mut self, call: &mut CallContext<'_>, entity: EntityId, error: &Error) {
         let links = self.management_links.remove_entity(entity);
-        call.effects.extend(links.into_iter().map(|link| Effect::Detached { link, error: error.clone() }));
+        call.effects.extend(links.into_iter().map(|link| LinkEffect::Detached { link, error: error.clone() }));
     }
 }

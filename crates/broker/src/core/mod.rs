@@ -1,7 +1,7 @@
 //! The broker's rules: entities, messages, locks, sessions. No I/O, no clock, no randomness of its own.
 //!
 //! One thread calls [`Core`]. Every call takes a [`CallContext`]: the current time, the [journal](crate::journal) and a
-//! list for [`Effect`]s. A call first handles timers that are due, then decides, appends its decision to the journal,
+//! list for [`LinkEffect`]s. A call first handles timers that are due, then decides, appends its decision to the journal,
 //! and only then changes the state in memory. If the journal refuses the append, nothing has changed. Locks exist only
 //! in memory: a restart unlocks every message and session and keeps the delivery counts.
 //!
@@ -9,7 +9,7 @@
 //! 1. `id`, `description`, `entity`: what exists. `queue` → `sessions` → `backlog`: how an entity holds its messages.
 //! 2. `call_context`, `core_state`, `queue_context`: what every operation works with.
 //! 3. The path of a message: `send` (checks, duplicates, partition, sequence number, journal) → `topic` (which
-//!    subscriptions get it) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`Effect::Deliver`]) → `settle`
+//!    subscriptions get it) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`LinkEffect::Deliver`]) → `settle`
 //!    (completed, unlocked, deferred or dead-lettered).
 //! 4. What happens later: `timers`, `session_lock`, `expiry`, `dead_letter`, `scheduled_messages`.
 //! 5. Administration: `administration`, `name`, `management`, `management_links`.
@@ -29,18 +29,17 @@ mod compaction;
 mod core_state;
 mod dead_letter;
 mod delivery;
+mod delivery_overrides;
 mod description;
 mod duplicate_history;
 mod entity;
 mod error;
-mod expiry;
+mod expired_messages;
 mod expiry_time;
 mod id;
 mod management;
 mod management_links;
-mod message_overrides;
 mod name;
-mod outgoing_budget;
 mod partition;
 mod queue;
 mod queue_context;
@@ -55,25 +54,26 @@ mod settle;
 mod snapshot;
 mod timers;
 mod topic;
+mod unwritten_byte_budget;
 mod waiting_attaches;
 
 use std::collections::BTreeMap;
 
-pub use call_context::{CallContext, Effect, MessageDelivery};
+pub use call_context::{CallContext, LinkEffect, MessageDelivery};
 pub use compaction::Compaction;
 pub use core_state::BrokerLimits;
 use core_state::CoreState;
+pub use delivery_overrides::DeliveryOverrides;
 pub use description::{
-    AdministrationData, CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties,
-    QueueDescription, SubscriptionDescription, TopicDescription,
+    AdministrationData, CommonEntityProperties, EntityDefinition, EntityStatus, QueueDescription, ReceiveProperties,
+    SendProperties, SubscriptionDescription, TopicDescription,
 };
-use entity::{Entities, Ingress};
+use entity::{Entities, SendSide};
 pub use entity::{EntityCounts, EntityView};
 pub use error::Error;
 pub use id::{ConnectionId, CoreLinkId, EntityId, LockToken, QueueId, SequenceNumber, Subqueue, Timestamp};
 pub use management::{MessageState, PeekedMessage};
 use management_links::ManagementLinks;
-pub use message_overrides::MessageOverrides;
 use queue_context::QueueContext;
 pub use receivers::ReceiveMode;
 pub use record::{MalformedRecord, StoredEnvelope};
@@ -140,7 +140,7 @@ impl Core {
     }
 
     /// Handles an AMQP flow of a receiver, with the delivery-count (0 if absent) and link-credit as received.
-    /// [`Effect::Drained`] replies to a drain after all available messages are delivered.
+    /// [`LinkEffect::Drained`] replies to a drain after all available messages are delivered.
     pub fn flow(
         &mut self,
         call: &mut CallContext<'_>,
@@ -256,7 +256,7 @@ impl Core {
     }
 
     fn sweep_history(&mut self, call: &CallContext<'_>, entity: EntityId) {
-        if let Ok(Ingress { history: Some(history), .. }) = self.ingress_mut(entity) {
+        if let Ok(SendSide { history: Some(history), .. }) = self.ingress_mut(entity) {
             history.sweep(call.now);
             self.set_history_timer(entity, call.now);
         }
@@ -303,7 +303,7 @@ impl Core {
         egress.map(|egress| egress.queue(queue.subqueue)).ok_or_else(deleted_error)
     }
 
-    fn ingress_mut(&mut self, entity: EntityId) -> Result<&mut Ingress, Error> {
+    fn ingress_mut(&mut self, entity: EntityId) -> Result<&mut SendSide, Error> {
         self.entities.get_mut(&entity).and_then(|entity| entity.ingress.as_mut()).ok_or_else(deleted_error)
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::{ExpiryIndex, QueuedMessage};
-use super::description::{CommonEntityProperties, EgressProperties};
+use super::delivery_overrides::DeliveryOverrides;
+use super::description::{CommonEntityProperties, ReceiveProperties};
 use super::id::{CoreLinkId, LockToken, QueueId, SequenceNumber, Timestamp};
-use super::message_overrides::MessageOverrides;
 use super::receivers::QueueReceivers;
 use super::sessions::{QueueSessions, StoredState, TableSlot};
 use super::settle::PropertyUpdates;
@@ -18,7 +18,7 @@ use crate::journal::JournalLocation;
 
 /// The parts of an entity's description that apply to this queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct QueuePolicy {
+pub(super) struct QueueSettings {
     pub(super) lock_duration: Duration,
     pub(super) sessions: bool,
     /// `None` in a dead-letter queue: its messages cannot be dead-lettered again.
@@ -27,8 +27,8 @@ pub(super) struct QueuePolicy {
     pub(super) receives: bool,
 }
 
-impl QueuePolicy {
-    pub(super) fn main(common: &CommonEntityProperties, egress: &EgressProperties) -> Self {
+impl QueueSettings {
+    pub(super) fn main(common: &CommonEntityProperties, egress: &ReceiveProperties) -> Self {
         Self {
             lock_duration: egress.lock_duration,
             sessions: egress.requires_session,
@@ -39,7 +39,7 @@ impl QueuePolicy {
     }
 
     /// A dead-letter queue has no sessions, even if its entity has.
-    pub(super) fn dead_letter(common: &CommonEntityProperties, egress: &EgressProperties) -> Self {
+    pub(super) fn dead_letter(common: &CommonEntityProperties, egress: &ReceiveProperties) -> Self {
         Self { sessions: false, max_delivery_count: None, dead_letter_expired: false, ..Self::main(common, egress) }
     }
 }
@@ -58,7 +58,7 @@ pub(super) struct MessageLock {
 #[derive(Debug)]
 pub(super) struct MessageQueue {
     pub(super) id: QueueId,
-    pub(super) policy: QueuePolicy,
+    pub(super) policy: QueueSettings,
     pub(super) sessions: QueueSessions,
     pub(super) receivers: QueueReceivers,
     /// Attaches that wait for any session.
@@ -69,7 +69,7 @@ pub(super) struct MessageQueue {
     pub(super) lock_expiries: BTreeSet<(Timestamp, LockToken)>,
     pub(super) session_lock_expiries: BTreeSet<(Timestamp, TableSlot)>,
     pub(super) expiry_index: ExpiryIndex,
-    pub(super) overridden: HashMap<u64, Arc<MessageOverrides>>,
+    pub(super) overridden: HashMap<u64, Arc<DeliveryOverrides>>,
     /// The highest counter ever enqueued here.
     pub(super) counter: u64,
     pub(super) messages: u64,
@@ -77,7 +77,7 @@ pub(super) struct MessageQueue {
 }
 
 impl MessageQueue {
-    pub(super) fn new(id: QueueId, policy: QueuePolicy) -> Self {
+    pub(super) fn new(id: QueueId, policy: QueueSettings) -> Self {
         Self {
             id,
             sessions: QueueSessions::new(policy.sessions),
@@ -102,7 +102,7 @@ impl MessageQueue {
         session: Option<&str>,
         counter: u64,
         mut message: QueuedMessage,
-        overrides: Option<Arc<MessageOverrides>>,
+        overrides: Option<Arc<DeliveryOverrides>>,
     ) -> TableSlot {
         let slot = self.sessions.find_or_create(session);
         // A flag in the message saves a lookup in the map for the many that have none.
@@ -122,7 +122,7 @@ impl MessageQueue {
         &mut self,
         slot: TableSlot,
         counter: u64,
-    ) -> Option<(QueuedMessage, Option<Arc<MessageOverrides>>)> {
+    ) -> Option<(QueuedMessage, Option<Arc<DeliveryOverrides>>)> {
         let message = self.sessions.get_mut(slot).backlog.remove(counter, slot, &mut self.expiry_index)?;
         self.messages -= 1;
         self.bytes -= u64::from(message.location.len);
@@ -130,7 +130,7 @@ impl MessageQueue {
         Some((message, overrides))
     }
 
-    pub(super) fn overrides(&self, counter: u64, message: QueuedMessage) -> Option<Arc<MessageOverrides>> {
+    pub(super) fn overrides(&self, counter: u64, message: QueuedMessage) -> Option<Arc<DeliveryOverrides>> {
         if message.has_overrides() { self.overridden.get(&counter).cloned() } else { None }
     }
 
@@ -202,7 +202,7 @@ impl MessageQueue {
 pub(super) struct MessageUpdate {
     pub(super) delivery_count: u16,
     pub(super) deferred: bool,
-    pub(super) overrides: Option<Arc<MessageOverrides>>,
+    pub(super) overrides: Option<Arc<DeliveryOverrides>>,
 }
 
 impl MessageUpdate {
@@ -212,7 +212,7 @@ impl MessageUpdate {
 
     pub(super) fn set_properties(&mut self, properties: &PropertyUpdates) {
         if !properties.is_empty() {
-            self.overrides = Some(Arc::new(MessageOverrides::merge(self.overrides.as_ref(), properties)));
+            self.overrides = Some(Arc::new(DeliveryOverrides::merge(self.overrides.as_ref(), properties)));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::backlog::QueuedMessage;
 use super::call_context::CallContext;
 use super::core_state::CoreState;
-use super::message_overrides::MessageOverrides;
+use super::delivery_overrides::DeliveryOverrides;
 use super::queue::MessageQueue;
 use super::sessions::{QueueSessions, TableSlot};
 use super::timers::Timer;
@@ -33,7 +33,7 @@ impl<'t> QueueContext<'_, 't> {
         session: Option<&str>,
         counter: u64,
         message: QueuedMessage,
-        overrides: Option<Arc<MessageOverrides>>,
+        overrides: Option<Arc<DeliveryOverrides>>,
     ) {
         let slot = self.queue.add_message(session, counter, message, overrides);
         self.set_expiry_timer();

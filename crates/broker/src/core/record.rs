@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::delivery_overrides::DeliveryOverrides;
 use super::duplicate_history::Fingerprint;
 use super::id::{EntityId, QueueId, SequenceNumber, Timestamp};
-use super::message_overrides::MessageOverrides;
 use crate::journal::JournalLocation;
 
 mod codec;
@@ -47,13 +47,13 @@ pub(super) enum JournalRecord<'a> {
         counters: Vec<u64>,
     },
     /// A message moved to its dead-letter queue.
-    DeadLettered(DeadLettered<'a>),
+    DeadLettered(DeadLetteredRecord<'a>),
     /// The new delivery count, deferral and overrides of a message.
-    MessageUpdated(MessageUpdated<'a>),
+    MessageUpdated(MessageUpdatedRecord<'a>),
     /// The new state of a session: this record's body, or none.
     SessionStateRecord(SessionStateRecord<'a>),
     /// A body was copied so that its old segment can be deleted. `original` is the meta it was first stored with.
-    BodyMoved(BodyMoved<'a>),
+    BodyMoved(BodyMovedRecord<'a>),
     /// Snapshot: messages of one session, in order.
     Backlog(BacklogRecord<'a>),
     /// Snapshot: a scheduled message.
@@ -86,7 +86,7 @@ pub(super) struct EnqueueTarget {
     pub(super) counter: Option<u64>,
     /// In milliseconds, if the subscription's limit is below the message's own.
     pub(super) time_to_live: Option<u64>,
-    pub(super) overrides: Option<Arc<MessageOverrides>>,
+    pub(super) overrides: Option<Arc<DeliveryOverrides>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -117,7 +117,7 @@ pub(super) struct ActivatedRecord<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct DeadLettered<'a> {
+pub(super) struct DeadLetteredRecord<'a> {
     pub(super) queue: QueueId,
     pub(super) session: SessionRef<'a>,
     pub(super) sequence: SequenceNumber,
@@ -125,17 +125,17 @@ pub(super) struct DeadLettered<'a> {
     pub(super) counter: u64,
     pub(super) delivery_count: u16,
     pub(super) location: JournalLocation,
-    pub(super) overrides: Arc<MessageOverrides>,
+    pub(super) overrides: Arc<DeliveryOverrides>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct MessageUpdated<'a> {
+pub(super) struct MessageUpdatedRecord<'a> {
     pub(super) queue: QueueId,
     pub(super) session: SessionRef<'a>,
     pub(super) counter: u64,
     pub(super) delivery_count: u16,
     pub(super) deferred: bool,
-    pub(super) overrides: Option<Arc<MessageOverrides>>,
+    pub(super) overrides: Option<Arc<DeliveryOverrides>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -156,7 +156,7 @@ pub(super) enum SessionStateLocation {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct BodyMoved<'a> {
+pub(super) struct BodyMovedRecord<'a> {
     pub(super) from: JournalLocation,
     pub(super) owners: Vec<BodyOwner<'a>>,
     pub(super) original: &'a [u8],

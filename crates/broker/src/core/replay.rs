@@ -14,7 +14,7 @@ use super::queue::{MessageQueue, MessageUpdate};
 use super::record::*;
 use super::scheduled_messages::ScheduledMessage;
 use super::sessions::{StoredState, TableSlot};
-use super::topic::RoutedMessage;
+use super::topic::TopicMessage;
 use crate::journal::JournalLocation;
 
 impl Core {
@@ -109,7 +109,7 @@ impl Core {
         self.record_as_seen(record);
         match (record.due_at, body) {
             (Some(due_at), Some(location)) => self.schedule(record, due_at, location),
-            (None, Some(location)) => self.restore_routed(&RoutedMessage::of(record, location), &record.targets),
+            (None, Some(location)) => self.restore_routed(&TopicMessage::of(record, location), &record.targets),
             (_, None) => {}
         }
     }
@@ -118,10 +118,10 @@ impl Core {
         let Ok(ingress) = self.ingress_mut(record.entity) else { return };
         ingress.schedule.remove(record.scheduled_counter);
         ingress.counter = ingress.counter.max(record.sequence.counter());
-        self.restore_routed(&RoutedMessage::from(record), &record.targets);
+        self.restore_routed(&TopicMessage::from(record), &record.targets);
     }
 
-    fn restore_routed(&mut self, routed: &RoutedMessage<'_>, targets: &[EnqueueTarget]) {
+    fn restore_routed(&mut self, routed: &TopicMessage<'_>, targets: &[EnqueueTarget]) {
         let counter = routed.sequence.counter();
         if let Some(egress) = self.entities.get_mut(&routed.entity).and_then(|entity| entity.egress.as_mut()) {
             egress.main.restore(routed.session, counter, routed.message(routed.time_to_live));
@@ -135,7 +135,7 @@ impl Core {
         }
     }
 
-    fn replay_dead_lettered(&mut self, record: DeadLettered<'_>) {
+    fn replay_dead_lettered(&mut self, record: DeadLetteredRecord<'_>) {
         let Some(egress) = self.entities.get_mut(&record.queue.entity).and_then(|entity| entity.egress.as_mut()) else {
             return;
         };
@@ -160,7 +160,7 @@ impl Core {
         queue.sessions.remove_if_idle(slot);
     }
 
-    fn replay_moved(&mut self, record: &BodyMoved<'_>, body: Option<JournalLocation>) {
+    fn replay_moved(&mut self, record: &BodyMovedRecord<'_>, body: Option<JournalLocation>) {
         let Some(to) = body else { return };
         for owner in &record.owners {
             self.relocate(owner, record.from, to);
@@ -214,9 +214,9 @@ impl MessageQueue {
         self.sessions.remove_if_idle(slot);
     }
 
-    fn restore_update(&mut self, record: MessageUpdated<'_>) {
+    fn restore_update(&mut self, record: MessageUpdatedRecord<'_>) {
         let Some(slot) = self.find_restored(record.session, record.counter) else { return };
-        let MessageUpdated { delivery_count, deferred, overrides, .. } = record;
+        let MessageUpdatedRecord { delivery_count, deferred, overrides, .. } = record;
         self.update(slot, record.counter, MessageUpdate { delivery_count, deferred, overrides });
     }
 
@@ -224,7 +224,7 @@ impl MessageQueue {
         &mut self,
         session: Option<&str>,
         counter: u64,
-        overrides: Option<&std::sync::Arc<super::MessageOverrides>>,
+        overrides: Option<&std::sync::Arc<super::DeliveryOverrides>>,
     ) {
         if let (Some(slot), Some(overrides)) = (self.find_restored(session, counter), overrides) {
             self.sessions.get_mut(slot).backlog.update(counter, |message| message.set_has_overrides(true));

@@ -13,7 +13,7 @@ use super::queue_context::RETRY;
 use super::record::{ActivatedRecord, JournalRecord};
 use super::settle::MAX_PER_TIMER;
 use super::timers::Timer;
-use super::topic::RoutedMessage;
+use super::topic::TopicMessage;
 use crate::journal::JournalLocation;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -154,7 +154,7 @@ impl Core {
             // The scheduled message already holds one reference.
             references => call.journal.retain(message.location, references - 1),
         }
-        self.enqueue(call, &RoutedMessage::from(&record), &record.targets);
+        self.enqueue(call, &TopicMessage::from(&record), &record.targets);
         Ok(())
     }
 }

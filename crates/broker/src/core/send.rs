@@ -10,14 +10,14 @@ use bytes::Bytes;
 use super::Core;
 use super::call_context::CallContext;
 use super::duplicate_history::Fingerprint;
-use super::entity::{Entity, Ingress};
+use super::entity::{Entity, SendSide};
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::partition;
 use super::record::EnqueuedRecord;
 use super::scheduled_messages::ScheduledMessage;
 use super::timers::Timer;
-use super::topic::RoutedMessage;
+use super::topic::TopicMessage;
 use crate::journal::JournalLocation;
 
 /// Maximum characters of message ids, session ids and partition keys.
@@ -182,7 +182,7 @@ impl Core {
         location: JournalLocation,
     ) {
         let Some(due_at) = record.due_at else {
-            return self.enqueue(call, &RoutedMessage::of(record, location), &record.targets);
+            return self.enqueue(call, &TopicMessage::of(record, location), &record.targets);
         };
         self.schedule(record, due_at, location);
         self.state.timers.set(Timer::ScheduledMessages(record.entity), due_at);
@@ -236,14 +236,14 @@ pub(super) fn check_length(field: &'static str, text: Option<&str>) -> Result<()
     }
 }
 
-fn fingerprint(ingress: &Ingress, partitioned: bool, message: &IncomingMessage) -> Option<Fingerprint> {
+fn fingerprint(ingress: &SendSide, partitioned: bool, message: &IncomingMessage) -> Option<Fingerprint> {
     ingress.history.as_ref()?;
     let id = message.message_id.as_deref()?;
     let key = message.partition_key.as_deref().or(message.session_id.as_deref());
     Some(Fingerprint::of(id, key.filter(|_| partitioned)))
 }
 
-fn is_known(ingress: &Ingress, seen: &mut HashSet<u128>, id: Fingerprint, now: Timestamp) -> bool {
+fn is_known(ingress: &SendSide, seen: &mut HashSet<u128>, id: Fingerprint, now: Timestamp) -> bool {
     ingress.history.as_ref().is_some_and(|history| history.contains(id, now)) || !seen.insert(id.0)
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call_context::Effect;
+use super::call_context::LinkEffect;
 use super::error::Error;
 use super::id::{CoreLinkId, LockToken, Timestamp};
 use super::queue_context::QueueContext;
@@ -34,7 +34,7 @@ pub enum AttachResult {
     Plain,
     /// Attached, with this session.
     Session { id: Arc<str>, locked_until: Timestamp },
-    /// No reply yet: [`Effect::Attached`] or [`Effect::Refused`] follows.
+    /// No reply yet: [`LinkEffect::Attached`] or [`LinkEffect::Refused`] follows.
     Waiting,
 }
 
@@ -108,7 +108,7 @@ impl QueueContext<'_, '_> {
             let slot = *slot;
             let waiting_attach = self.queue.waiting.pop().expect("not empty: checked above");
             let (session, locked_until) = self.lock_session(slot, waiting_attach.link, waiting_attach.mode);
-            self.call.effects.push(Effect::Attached { link: waiting_attach.link, session, locked_until });
+            self.call.effects.push(LinkEffect::Attached { link: waiting_attach.link, session, locked_until });
             // The client may have sent its flow right after the attach.
             let (delivery_count, link_credit) = waiting_attach.credit;
             self.flow(waiting_attach.link, delivery_count, link_credit, false);
@@ -118,7 +118,7 @@ impl QueueContext<'_, '_> {
     pub(super) fn refuse_timed_out_attaches(&mut self) {
         while let Some(waiting_attach) = self.queue.waiting.pop_timed_out(self.call.now) {
             self.state.links.remove(&waiting_attach.link);
-            self.call.effects.push(Effect::Refused { link: waiting_attach.link, error: Error::Timeout });
+            self.call.effects.push(LinkEffect::Refused { link: waiting_attach.link, error: Error::Timeout });
         }
         if let Some(deadline) = self.queue.waiting.first_deadline() {
             self.state.timers.set(Timer::Attach(self.queue.id), deadline);
@@ -147,7 +147,7 @@ impl QueueContext<'_, '_> {
         self.queue.receivers.remove(link);
         self.state.links.remove(&link);
         self.state.outgoing.stop_waiting(link);
-        self.call.effects.push(Effect::Detached { link, error: Error::SessionLockLost });
+        self.call.effects.push(LinkEffect::Detached { link, error: Error::SessionLockLost });
         self.release_session(slot);
     }
 

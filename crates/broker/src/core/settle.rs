@@ -13,7 +13,7 @@ use super::error::Error;
 use super::id::{LockToken, Timestamp};
 use super::queue::MessageUpdate;
 use super::queue_context::QueueContext;
-use super::record::{JournalRecord, MessageUpdated};
+use super::record::{JournalRecord, MessageUpdatedRecord};
 use super::sessions::TableSlot;
 use super::timers::Timer;
 
@@ -232,7 +232,7 @@ impl QueueContext<'_, '_> {
     fn append_updates(&mut self, updates: &[(TableSlot, u64, MessageUpdate)]) -> Result<(), Error> {
         let queue = &*self.queue;
         let to_record = |(slot, counter, update): &(TableSlot, u64, MessageUpdate)| {
-            JournalRecord::MessageUpdated(MessageUpdated {
+            JournalRecord::MessageUpdated(MessageUpdatedRecord {
                 queue: queue.id,
                 session: queue.sessions.id(*slot),
                 counter: *counter,

@@ -9,7 +9,7 @@ use super::entity::Entity;
 use super::id::{EntityId, Subqueue, Timestamp};
 use super::queue::MessageQueue;
 use super::record::{
-    BacklogEntry, BacklogRecord, JournalRecord, MessageUpdated, ScheduledRecord, SessionStateLocation,
+    BacklogEntry, BacklogRecord, JournalRecord, MessageUpdatedRecord, ScheduledRecord, SessionStateLocation,
     SessionStateRecord,
 };
 use super::sessions::{QueueSession, TableSlot};
@@ -175,7 +175,7 @@ impl MessageQueue {
         let mut full = write(&JournalRecord::Backlog(BacklogRecord { queue: self.id, session: id, messages }));
         // The compact record has no room for overrides; a second record follows for the few messages that have them.
         for (counter, message) in part.iter().filter(|(_, message)| message.has_overrides()) {
-            full |= write(&JournalRecord::MessageUpdated(MessageUpdated {
+            full |= write(&JournalRecord::MessageUpdated(MessageUpdatedRecord {
                 queue: self.id,
                 session: id,
                 counter: *counter,

@@ -12,7 +12,7 @@ use super::send::shorter_ttl;
 use crate::journal::JournalLocation;
 
 /// A stored message on its way to the queues that get it.
-pub(super) struct RoutedMessage<'a> {
+pub(super) struct TopicMessage<'a> {
     pub(super) entity: EntityId,
     pub(super) sequence: SequenceNumber,
     /// Start of its time to live.
@@ -60,12 +60,7 @@ impl Core {
         if is_queue { 1 } else { targets.len() as u32 }
     }
 
-    pub(super) fn enqueue(
-        &mut self,
-        call: &mut CallContext<'_>,
-        routed: &RoutedMessage<'_>,
-        targets: &[EnqueueTarget],
-    ) {
+    pub(super) fn enqueue(&mut self, call: &mut CallContext<'_>, routed: &TopicMessage<'_>, targets: &[EnqueueTarget]) {
         let counter = routed.sequence.counter();
         if self.entities[&routed.entity].egress.is_some() {
             let message = routed.message(routed.time_to_live);
@@ -82,7 +77,7 @@ impl Core {
     }
 }
 
-impl<'a> From<&ActivatedRecord<'a>> for RoutedMessage<'a> {
+impl<'a> From<&ActivatedRecord<'a>> for TopicMessage<'a> {
     fn from(record: &ActivatedRecord<'a>) -> Self {
         Self {
             entity: record.entity,
@@ -95,7 +90,7 @@ impl<'a> From<&ActivatedRecord<'a>> for RoutedMessage<'a> {
     }
 }
 
-impl<'a> RoutedMessage<'a> {
+impl<'a> TopicMessage<'a> {
     pub(super) fn of(record: &EnqueuedRecord<'a>, location: JournalLocation) -> Self {
         Self {
             entity: record.entity,

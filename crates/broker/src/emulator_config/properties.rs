@@ -5,7 +5,7 @@ use std::time::Duration;
 use atom_xml::duration;
 use jsonc_parser::ast::Value;
 
-use crate::core::{CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties};
+use crate::core::{CommonEntityProperties, EntityDefinition, EntityStatus, ReceiveProperties, SendProperties};
 
 pub(super) const QUEUE: [&str; 16] = [
     "AutoDeleteOnIdle",
@@ -108,7 +108,7 @@ fn common(description: &mut EntityDefinition) -> &mut CommonEntityProperties {
     }
 }
 
-fn ingress(description: &mut EntityDefinition) -> &mut IngressProperties {
+fn ingress(description: &mut EntityDefinition) -> &mut SendProperties {
     match description {
         EntityDefinition::Queue(queue) => &mut queue.ingress,
         EntityDefinition::Topic(topic) => &mut topic.ingress,
@@ -116,7 +116,7 @@ fn ingress(description: &mut EntityDefinition) -> &mut IngressProperties {
     }
 }
 
-fn egress(description: &mut EntityDefinition) -> &mut EgressProperties {
+fn egress(description: &mut EntityDefinition) -> &mut ReceiveProperties {
     match description {
         EntityDefinition::Queue(queue) => &mut queue.egress,
         EntityDefinition::Subscription(subscription) => &mut subscription.egress,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::connection::CallReply;
-use crate::core::{CoreLinkId, Effect, Error, MessageDelivery, SettlementOutcome, Timestamp};
+use crate::core::{CoreLinkId, Error, LinkEffect, MessageDelivery, SettlementOutcome, Timestamp};
 use crate::journal::{Journal, StoredEntry};
 
 pub(crate) enum EngineReply {
@@ -78,9 +78,9 @@ impl EngineReply {
     }
 
     /// Reads the body of a delivery now: a later compaction may move it.
-    pub(super) fn from_effect(effect: Effect, journal: &mut dyn Journal) -> Self {
+    pub(super) fn from_effect(effect: LinkEffect, journal: &mut dyn Journal) -> Self {
         match effect {
-            Effect::Deliver { link, delivery } => {
+            LinkEffect::Deliver { link, delivery } => {
                 let stored = journal.read(delivery.location).map_err(Error::from);
                 // Receive-and-delete: the reference passed to the delivery when the message left its queue.
                 if delivery.settled {
@@ -88,30 +88,30 @@ impl EngineReply {
                 }
                 Self::Deliver { link, delivery, stored }
             }
-            Effect::Drained { link, delivery_count, unused } => Self::Drained { link, delivery_count, unused },
-            Effect::Attached { link, session, locked_until } => Self::Attached { link, session, locked_until },
-            Effect::Refused { link, error } => Self::Refused { link, error },
-            Effect::Detached { link, error } => Self::Detached { link, error },
+            LinkEffect::Drained { link, delivery_count, unused } => Self::Drained { link, delivery_count, unused },
+            LinkEffect::Attached { link, session, locked_until } => Self::Attached { link, session, locked_until },
+            LinkEffect::Refused { link, error } => Self::Refused { link, error },
+            LinkEffect::Detached { link, error } => Self::Detached { link, error },
         }
     }
 }
 
 /// Whether an effect of a call that appended nothing can be sent at once: a crash cannot contradict it.
-pub(super) fn is_crash_safe(effect: &Effect, journal: &dyn Journal) -> bool {
+pub(super) fn is_crash_safe(effect: &LinkEffect, journal: &dyn Journal) -> bool {
     match effect {
-        Effect::Deliver { delivery, .. } => !delivery.settled && journal.is_durable(delivery.location),
-        Effect::Attached { .. } | Effect::Drained { .. } => true,
-        Effect::Refused { .. } | Effect::Detached { .. } => false,
+        LinkEffect::Deliver { delivery, .. } => !delivery.settled && journal.is_durable(delivery.location),
+        LinkEffect::Attached { .. } | LinkEffect::Drained { .. } => true,
+        LinkEffect::Refused { .. } | LinkEffect::Detached { .. } => false,
     }
 }
 
-pub(super) fn link_of(effect: &Effect) -> CoreLinkId {
+pub(super) fn link_of(effect: &LinkEffect) -> CoreLinkId {
     match effect {
-        Effect::Deliver { link, .. }
-        | Effect::Drained { link, .. }
-        | Effect::Attached { link, .. }
-        | Effect::Refused { link, .. }
-        | Effect::Detached { link, .. } => *link,
+        LinkEffect::Deliver { link, .. }
+        | LinkEffect::Drained { link, .. }
+        | LinkEffect::Attached { link, .. }
+        | LinkEffect::Refused { link, .. }
+        | LinkEffect::Detached { link, .. } => *link,
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     use crate::journal::{JournalEntry, JournalLocation};
     use crate::store::{LogStore, StoreFolder, StoreOptions};
 
-    fn deliver(location: JournalLocation, settled: bool) -> Effect {
+    fn deliver(location: JournalLocation, settled: bool) -> LinkEffect {
         let delivery = MessageDelivery {
             token: LockToken(1),
             sequence: SequenceNumber(1),
@@ -132,7 +132,7 @@ mod tests {
             overrides: None,
             settled,
         };
-        Effect::Deliver { link: CoreLinkId(1), delivery }
+        LinkEffect::Deliver { link: CoreLinkId(1), delivery }
     }
 
     #[test]

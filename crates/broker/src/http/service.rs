@@ -90,7 +90,7 @@ impl<N: NamespaceBackend> HttpService<N> {
     {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let response = self.route_request(request).await.unwrap_or_else(HttpError::into_response);
-        debug!(%method, path, status = response.status().as_u16(), "HTTP request handled");
+        debug!(%method, path, status = response.status().as_u16(), "answered administration request");
         response
     }
 

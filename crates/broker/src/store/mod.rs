@@ -1,6 +1,6 @@
 //! The durable [`Journal`]: a segmented log in one folder that deletes segments that are no longer needed.
 //!
-//! [`LogStore::open`] → [`Recovery::replay`] → [`ReplayedFolder::finish`] → [`LogStore`]. From then on the engine
+//! [`LogStore::open`] → [`LockedStoreFolder::replay`] → [`ReplayedStoreFolder::finish`] → [`LogStore`]. From then on the engine
 //! thread calls it:
 //! * [`append`](Journal::append) copies the group into memory. [`flush`](LogStore::flush) wakes the writer, which
 //!   writes and syncs everything collected so far, while more is appended. [`synced`](LogStore::synced) reports the
@@ -49,13 +49,13 @@ mod writer;
 
 pub use disk::{Disk, DiskFile, StoreFolder};
 pub use error::OpenError;
-pub use recovery::{Recovery, ReplayedFolder};
+pub use recovery::{LockedStoreFolder, ReplayedStoreFolder};
 pub use unsynced_tail::{StoreHealth, WakeFn};
 
 use active_segment::ActiveSegment;
 use background::{BackgroundJob, JobReport};
 use body_reader::BodyReader;
-use recovery::Recovered;
+use recovery::RecoveredStore;
 use segment_table::SegmentTable;
 use snapshot_schedule::SnapshotSchedule;
 use store_threads::StoreThreads;
@@ -141,12 +141,12 @@ pub struct LogStore {
 
 impl LogStore {
     /// Locks the folder and scans it.
-    pub fn open(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<Recovery, OpenError> {
-        Recovery::open(disk, options)
+    pub fn open(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<LockedStoreFolder, OpenError> {
+        LockedStoreFolder::open(disk, options)
     }
 
-    fn start(recovered: Recovered) -> Result<Self, OpenError> {
-        let Recovered { disk, options, lock, salt, state, segment_table, end, next_segment, from, snapshot_bytes } =
+    fn start(recovered: RecoveredStore) -> Result<Self, OpenError> {
+        let RecoveredStore { disk, options, lock, salt, state, segment_table, end, next_segment, from, snapshot_bytes } =
             recovered;
         let shared = Arc::new(SharedTail::new(state));
         let threads = StoreThreads::new(&disk, &shared, salt, &options).map_err(OpenError::Thread)?;

@@ -30,7 +30,7 @@ use super::{LogStore, StoreOptions};
 use crate::journal::JournalLocation;
 
 /// A folder that is locked and scanned, but not yet read.
-pub struct Recovery {
+pub struct LockedStoreFolder {
     disk: Arc<dyn Disk>,
     options: StoreOptions,
     lock: Box<dyn Any + Send>,
@@ -38,7 +38,7 @@ pub struct Recovery {
 }
 
 /// A folder whose entries are replayed. It still needs to know which bodies are referenced.
-pub struct ReplayedFolder {
+pub struct ReplayedStoreFolder {
     disk: Arc<dyn Disk>,
     options: StoreOptions,
     lock: Box<dyn Any + Send>,
@@ -47,7 +47,7 @@ pub struct ReplayedFolder {
 }
 
 /// Everything a [`LogStore`] starts from.
-pub(super) struct Recovered {
+pub(super) struct RecoveredStore {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) options: StoreOptions,
     pub(super) lock: Box<dyn Any + Send>,
@@ -70,7 +70,7 @@ struct LogTail {
     open: bool,
 }
 
-impl Recovery {
+impl LockedStoreFolder {
     pub(super) fn open(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<Self, OpenError> {
         let lock = disk.lock(LOCK).map_err(OpenError::io("lock", LOCK))?.ok_or(OpenError::Locked)?;
         let inventory = StoreInventory::scan(&*disk)?;
@@ -81,7 +81,7 @@ impl Recovery {
     pub fn replay<E: Error + Send + Sync + 'static>(
         self,
         mut take: impl FnMut(&[u8], Option<JournalLocation>) -> Result<(), E>,
-    ) -> Result<ReplayedFolder, OpenError> {
+    ) -> Result<ReplayedStoreFolder, OpenError> {
         // `replay_all` cannot stop early, so the first error is kept.
         let mut refused = None;
         let replayed = self.replay_all(|meta, body| {
@@ -95,7 +95,10 @@ impl Recovery {
         }
     }
 
-    fn replay_all(self, mut entry: impl FnMut(&[u8], Option<JournalLocation>)) -> Result<ReplayedFolder, OpenError> {
+    fn replay_all(
+        self,
+        mut entry: impl FnMut(&[u8], Option<JournalLocation>),
+    ) -> Result<ReplayedStoreFolder, OpenError> {
         let Self { disk, options, lock, inventory } = self;
         let reader = SegmentReader { disk: &*disk, salt: inventory.salt };
         if let Some(snapshot) = &inventory.snapshot {
@@ -109,7 +112,7 @@ impl Recovery {
             }
         }
         let tail = reader.replay_segments(&inventory, &mut entry)?;
-        Ok(ReplayedFolder { disk, options, lock, inventory, tail })
+        Ok(ReplayedStoreFolder { disk, options, lock, inventory, tail })
     }
 }
 
@@ -268,7 +271,7 @@ impl SegmentReader<'_> {
     }
 }
 
-impl ReplayedFolder {
+impl ReplayedStoreFolder {
     /// Starts the store. `visit` calls its argument once per reference to a body.
     pub fn finish(mut self, visit: impl FnOnce(&mut dyn FnMut(JournalLocation))) -> Result<LogStore, OpenError> {
         self.rewrite_unproven().map_err(OpenError::io("rewrite the end of", "the log"))?;
@@ -284,7 +287,7 @@ impl ReplayedFolder {
             Err(error) => StoreHealth::Failing(Arc::new(error)),
         };
         let pieces = inventory.segments.into_iter().map(|segment| (segment.number, segment.pieces)).collect();
-        LogStore::start(Recovered {
+        LogStore::start(RecoveredStore {
             disk: self.disk,
             options: self.options,
             lock: self.lock,

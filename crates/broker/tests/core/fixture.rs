@@ -89,9 +89,9 @@ impl CoreFixture {
         result
     }
 
-    fn record_effect(&mut self, effect: Effect) {
+    fn record_effect(&mut self, effect: LinkEffect) {
         match effect {
-            Effect::Deliver { link, delivery } => {
+            LinkEffect::Deliver { link, delivery } => {
                 if delivery.settled {
                     self.journal.release(delivery.location);
                 }
@@ -99,16 +99,16 @@ impl CoreFixture {
                 events.deliveries.push(delivery);
                 events.delivered += 1;
             }
-            Effect::Drained { link, delivery_count, .. } => {
+            LinkEffect::Drained { link, delivery_count, .. } => {
                 let events = self.events.entry(link).or_default();
                 events.drained = Some(delivery_count);
                 events.delivered = delivery_count;
             }
-            Effect::Attached { link, session, locked_until } => {
+            LinkEffect::Attached { link, session, locked_until } => {
                 self.events.entry(link).or_default().attached = Some((session.to_string(), locked_until));
             }
-            Effect::Refused { link, error } => self.events.entry(link).or_default().refused = Some(error),
-            Effect::Detached { link, error } => self.events.entry(link).or_default().detached = Some(error),
+            LinkEffect::Refused { link, error } => self.events.entry(link).or_default().refused = Some(error),
+            LinkEffect::Detached { link, error } => self.events.entry(link).or_default().detached = Some(error),
         }
     }
 

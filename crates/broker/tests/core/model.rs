@@ -211,15 +211,15 @@ impl BrokerModel {
         free.min_by_key(|message| message.counter)?.session.clone()
     }
 
-    pub(crate) fn observe(&mut self, effect: &Effect, body: impl Fn(&MessageDelivery) -> String) {
+    pub(crate) fn observe(&mut self, effect: &LinkEffect, body: impl Fn(&MessageDelivery) -> String) {
         match effect {
-            Effect::Deliver { link, delivery } => self.deliver(*link, delivery, &body(delivery)),
-            Effect::Drained { link, delivery_count, .. } => {
+            LinkEffect::Deliver { link, delivery } => self.deliver(*link, delivery, &body(delivery)),
+            LinkEffect::Drained { link, delivery_count, .. } => {
                 let link = self.links.get_mut(link).expect("a link that is known");
                 assert_eq!(*delivery_count, link.delivered + link.credit);
                 (link.delivered, link.credit) = (*delivery_count, 0);
             }
-            Effect::Attached { link, session, locked_until } => {
+            LinkEffect::Attached { link, session, locked_until } => {
                 let entry = &self.links[link];
                 assert!(entry.waits.is_some(), "only who waits is answered late");
                 let earlier =
@@ -228,11 +228,11 @@ impl BrokerModel {
                 assert_eq!(self.next_session(entry.queue.entity).as_deref(), Some(&**session));
                 self.lock_session(*link, session, *locked_until);
             }
-            Effect::Refused { link, error } => {
+            LinkEffect::Refused { link, error } => {
                 let link = self.links.remove(link).expect("an attach that is known");
                 assert!(matches!(error, Error::Timeout) && link.waits.is_some_and(|until| until <= self.now));
             }
-            Effect::Detached { link, error } => {
+            LinkEffect::Detached { link, error } => {
                 let entry = self.links.remove(link).expect("a link that is known");
                 assert!(matches!(error, Error::SessionLockLost));
                 let holder = self.queues[&entry.queue.entity].held.get(entry.session.as_deref().unwrap());

@@ -62,22 +62,22 @@ impl CoreModelCheck {
     /// A queue, a queue with sessions and duplicate detection, and a partitioned topic with a subscription of each
     /// kind.
     fn create_entities(&mut self) {
-        let egress = |requires_session| EgressProperties {
+        let egress = |requires_session| ReceiveProperties {
             lock_duration: Duration::from_millis(LOCK),
             max_delivery_count: MAX_DELIVERIES,
             dead_lettering_on_message_expiration: requires_session,
             requires_session,
-            ..EgressProperties::default()
+            ..ReceiveProperties::default()
         };
         let plain = EntityDefinition::Queue(QueueDescription { egress: egress(false), ..Default::default() });
-        let ingress = IngressProperties {
+        let ingress = SendProperties {
             requires_duplicate_detection: true,
             duplicate_detection_window: Duration::from_secs(20),
             ..Default::default()
         };
         let sessions =
             EntityDefinition::Queue(QueueDescription { egress: egress(true), ingress, ..Default::default() });
-        let ingress = IngressProperties { enable_partitioning: true, ..Default::default() };
+        let ingress = SendProperties { enable_partitioning: true, ..Default::default() };
         let topic = EntityDefinition::Topic(TopicDescription { ingress, ..Default::default() });
         let subscription = |requires| {
             EntityDefinition::Subscription(SubscriptionDescription { egress: egress(requires), ..Default::default() })
@@ -112,7 +112,7 @@ impl CoreModelCheck {
         update(&mut self.model, &result);
         for effect in &effects {
             self.model.observe(effect, |delivery| body(&self.journal, delivery));
-            if let Effect::Deliver { link, delivery } = effect {
+            if let LinkEffect::Deliver { link, delivery } = effect {
                 if delivery.settled {
                     self.journal.release(delivery.location);
                 }

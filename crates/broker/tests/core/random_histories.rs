@@ -51,7 +51,7 @@ proptest! {
             recovered.attach(&mut call, link, queue, ReceiveMode::PeekLock, filter).unwrap();
             recovered.flow(&mut call, link, 0, 100, false);
             let tokens: Vec<_> = call.effects.drain(..).filter_map(|effect| match effect {
-                Effect::Deliver { delivery, .. } => Some(delivery.token),
+                LinkEffect::Deliver { delivery, .. } => Some(delivery.token),
                 _ => None,
             }).collect();
             prop_assert!(recovered.settle(&mut call, queue, &tokens, &SettlementOutcome::Complete).unwrap().is_empty());

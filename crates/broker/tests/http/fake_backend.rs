@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use broker::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
+use broker::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, StoredOnlyProperties};
 use broker::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, Timestamp};
 use broker::http::{BackendError, EntityListing, NamespaceBackend, PageRange, TestCommand, TestReport};
 use broker::journal::VolatileJournal;
@@ -14,7 +14,7 @@ pub(crate) struct FakeBackend(Arc<Mutex<FakeState>>);
 pub(crate) struct FakeState {
     core: Core,
     journal: VolatileJournal,
-    passive: HashMap<String, PassiveProperties>,
+    passive: HashMap<String, StoredOnlyProperties>,
     pub(crate) now: Timestamp,
     pub(crate) healthy: bool,
     pub(crate) commands: Vec<TestCommand>,
@@ -52,7 +52,7 @@ impl FakeState {
         Ok(AdminEntity::new(&view, passive))
     }
 
-    fn keep(&mut self, at: &EntityAddress, passive: PassiveProperties) {
+    fn keep(&mut self, at: &EntityAddress, passive: StoredOnlyProperties) {
         self.passive.insert(at.to_string().to_lowercase(), passive);
     }
 }

@@ -173,7 +173,7 @@ struct BrokerRun {
     append_log: AppendLog,
     now: Timestamp,
     random: TestRandom,
-    effects: Vec<Effect>,
+    effects: Vec<LinkEffect>,
     ids: u64,
     links: u64,
     snapshot: Option<SnapshotCursor>,
@@ -271,7 +271,7 @@ impl BrokerRun {
     fn take(&mut self, queue: QueueId, link: CoreLinkId, most: u32) {
         self.call(|core, call| core.flow(call, link, 0, most, false));
         for effect in std::mem::take(&mut self.effects) {
-            let Effect::Deliver { delivery, .. } = effect else { continue };
+            let LinkEffect::Deliver { delivery, .. } = effect else { continue };
             let outcome = match self.random.below(12) {
                 0 => SettlementOutcome::Abandon { properties: Vec::new() },
                 1 => SettlementOutcome::Defer { properties: Vec::new() },
@@ -459,7 +459,7 @@ fn deleting_all_entities_frees_all_disk_space() {
         let link = run.attach(egress, SessionFilter::None);
         run.call(|core, call| core.flow(call, link, 0, 10, false));
         for effect in std::mem::take(&mut run.effects) {
-            let Effect::Deliver { delivery, .. } = effect else { continue };
+            let LinkEffect::Deliver { delivery, .. } = effect else { continue };
             run.call(|core, call| core.settle(call, egress, &[delivery.token], &SettlementOutcome::Complete)).unwrap();
         }
         run.call(|core, call| core.detach(call, link));

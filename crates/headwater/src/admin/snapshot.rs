@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use admin::{
-    LatencyBuckets, LatencyHistogram, PodHealth, PodSample, PodTelemetry, Readiness, ServiceHealth, StatusCache,
+    LatencyBuckets, LatencyHistogram, PodHealth, PodSample, PodServiceHealth, PodTelemetry, Readiness, StatusCache,
 };
 use lease::LeaseStatus;
 use pipeline::counters::MetricSample;
@@ -133,7 +133,7 @@ impl PodMonitor {
         running.then(|| self.services.producer.capture_handle().map(|handle| handle.status())).flatten()
     }
 
-    fn lease_service(&self, now: Instant) -> ServiceHealth {
+    fn lease_service(&self, now: Instant) -> PodServiceHealth {
         let state = self.services.lease.status();
         let is_leader = self.services.lease.is_leader();
         let lease_unavailable = self
@@ -154,10 +154,10 @@ impl PodMonitor {
         // A stopping elector may wait for the work of a lost term to end.
         let stopping = self.stopping.load(Relaxed) || matches!(state, LeaseStatus::Stopped);
         let elector = self.loop_monitor.elector(self.services.lease.iterations(), stopping, self.services.ttl, now);
-        ServiceHealth { name: "lease", role, readiness, loops: vec![elector, self.heartbeats.step_down.liveness()] }
+        PodServiceHealth { name: "lease", role, readiness, loops: vec![elector, self.heartbeats.step_down.liveness()] }
     }
 
-    fn producer_service(&self, now: Instant) -> ServiceHealth {
+    fn producer_service(&self, now: Instant) -> PodServiceHealth {
         let publishing = self.services.producer.publish_handle();
         let state = self.services.producer.state();
         let role = if state == producer::ProducerState::Standby { "standby" } else { "leader" };
@@ -165,10 +165,10 @@ impl PodMonitor {
             self.loop_monitor.capture(self.capture_status().as_ref()),
             self.loop_monitor.publish(publishing.counts(), publishing.state(), now),
         ];
-        ServiceHealth { name: "producer", role, readiness: readiness(&self.producer_state()), loops }
+        PodServiceHealth { name: "producer", role, readiness: readiness(&self.producer_state()), loops }
     }
 
-    fn consumer_service(&self, consumer: &consumer::Handle, now: Instant) -> ServiceHealth {
+    fn consumer_service(&self, consumer: &consumer::Handle, now: Instant) -> PodServiceHealth {
         let readiness = match consumer.state() {
             consumer::ConsumerState::Preparing | consumer::ConsumerState::Idle => {
                 Readiness::NotReady("read models are not prepared yet".to_owned())
@@ -184,14 +184,14 @@ impl PodMonitor {
             self.loop_monitor.dead_letters(counts, consuming, now),
             self.loop_monitor.applier(counts, now),
         ];
-        ServiceHealth { name: "consumer", role: "active", readiness, loops }
+        PodServiceHealth { name: "consumer", role: "active", readiness, loops }
     }
 }
 
 /// The background loops of the admin side.
-fn status_service(heartbeats: &BackgroundHeartbeats) -> ServiceHealth {
+fn status_service(heartbeats: &BackgroundHeartbeats) -> PodServiceHealth {
     let loops = vec![heartbeats.announcer.liveness(), heartbeats.status_collector.liveness()];
-    ServiceHealth { name: "status", role: "active", readiness: Readiness::Ready, loops }
+    PodServiceHealth { name: "status", role: "active", readiness: Readiness::Ready, loops }
 }
 
 fn readiness(state: &ServiceState) -> Readiness {

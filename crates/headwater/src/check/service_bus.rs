@@ -57,7 +57,7 @@ fn check_entity(
     let (changes, fixed) = match plan_changes(wanted, found) {
         TopologyPlan::Create => {
             let fix = "create it with `headwater topology apply`";
-            return vec![CheckFinding::error(SECTION, format!("`{path}` does not exist"), fix)];
+            return vec![CheckFinding::error(SECTION, format!("Service Bus entity `{path}` does not exist"), fix)];
         }
         TopologyPlan::Change { changes, fixed } => (changes, fixed),
     };

@@ -7,24 +7,24 @@ use servicebus::administration;
 
 /// Error context with its own advice, for callers that know more than the table below.
 #[derive(Debug)]
-pub(crate) struct AdvisedContext {
+pub(crate) struct ErrorWithAdvice {
     message: String,
     advice: &'static str,
 }
 
-impl AdvisedContext {
+impl ErrorWithAdvice {
     pub(crate) fn new(message: impl Into<String>, advice: &'static str) -> Self {
         Self { message: message.into(), advice }
     }
 }
 
-impl fmt::Display for AdvisedContext {
+impl fmt::Display for ErrorWithAdvice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for AdvisedContext {}
+impl std::error::Error for ErrorWithAdvice {}
 
 /// The error of the driver, without the internals of its server selection.
 pub(crate) fn describe_driver_error(error: &DriverError) -> String {
@@ -49,7 +49,7 @@ pub(crate) fn describe_cause(cause: &(dyn std::error::Error + 'static)) -> Strin
 
 /// Advice if a server was unreachable or a port was taken.
 pub(crate) fn advice_for(error: &anyhow::Error) -> Option<&'static str> {
-    if let Some(AdvisedContext { advice, .. }) = error.downcast_ref() {
+    if let Some(ErrorWithAdvice { advice, .. }) = error.downcast_ref() {
         return Some(advice);
     }
     // The driver has no error kind for this, only the text.

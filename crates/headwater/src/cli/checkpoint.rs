@@ -9,7 +9,7 @@ use lease::CandidateId;
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
 use pipeline::capture::{self, Capture, StartPosition};
-use pipeline::checkpoint::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
+use pipeline::checkpoint::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
 use pipeline::producer::ProducerDependencies;
 use serde_json::{Value as Json, json};
@@ -148,7 +148,7 @@ impl CheckpointContext {
         consequence: &str,
         json: bool,
     ) -> anyhow::Result<()> {
-        let claim = Claim {
+        let claim = CheckpointClaim {
             term: stored.term.next(),
             claimant: CandidateId::random(),
             // Shown by `checkpoint show`, so that nobody looks for a pod of this name.
@@ -268,7 +268,7 @@ async fn reset(
         Err(error @ capture::Error::StartInFuture { .. }) => {
             bail!(ExitReason::Usage.with_message(format!("nothing was changed: {error}")));
         }
-        checked => checked.context("failed to check the source")?,
+        checked => checked.context("failed to check that the source can resume from this position")?,
     }
     let stored = context.load_checkpoint().await?;
     let phase = capture.initial_phase(&start).await.context("failed to find the start position")?;

@@ -64,8 +64,9 @@ async fn print_once(collector: &StatusCollector, json: bool) -> anyhow::Result<(
     }
     let critical =
         status.problems.iter().filter(|problem| problem.severity == admin::status::ProblemSeverity::Critical).count();
+    let noun = if critical == 1 { "problem" } else { "problems" };
     let unhealthy =
-        ExitReason::Unhealthy.with_message(format!("`{}` is unhealthy: {critical} critical problems", status.pipeline));
+        ExitReason::Unhealthy.with_message(format!("`{}` is unhealthy: {critical} critical {noun}", status.pipeline));
     // Ask the servers only if values are missing: a ping of a healthy server says nothing new.
     let reason = if status.collected.unavailable.is_empty() { None } else { find_unreachable_server(collector).await };
     Err(match reason {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::shared_args::ConfigArgs;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::output;
-use crate::step_down::{StepDownRequest, StepDownStore};
+use crate::step_down_requests::{StepDownRequest, StepDownStore};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -52,7 +52,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     // Read both entities before changing either: a refusal must leave nothing half done.
     let mut plans = vec![];
     for (path, wanted) in topology::required_entities(&config, partitioned) {
-        let found = bus.get(&path).await.with_context(|| format!("failed to read `{path}`"))?;
+        let found = bus.get(&path).await.with_context(|| format!("failed to read Service Bus entity `{path}`"))?;
         let plan = plan_changes(&wanted, found.as_ref());
         plans.push((path, wanted, found, plan));
     }

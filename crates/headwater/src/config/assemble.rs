@@ -14,7 +14,10 @@ use pipeline::{capture, consumer, publish, session};
 use super::load::{ConfigSources, ResolvedSettings};
 use super::node::{self, SettingOrigin};
 use super::problem::ConfigProblem;
-use super::{Admin, Config, Coordination, ReadModels, Secret, ServiceBus, Telemetry, formats, read_models, schema};
+use super::{
+    AdminConfig, Config, CoordinationConfig, ReadModelsConfig, Secret, ServiceBusConfig, TelemetryConfig, formats,
+    read_models, schema,
+};
 
 pub(super) fn build_config(
     settings: &ResolvedSettings,
@@ -30,12 +33,12 @@ pub(super) fn build_config(
     Config {
         pipeline: settings.required_text("pipeline").to_owned(),
         pod_id: lease::pod_id(settings.text("pod_id"), hostname),
-        coordination: Coordination {
+        coordination: CoordinationConfig {
             uri: secret("coordination.uri").unwrap_or_else(|| source_uri.clone()),
             database: settings.required_text("coordination.database").to_owned(),
             lease: build_lease(settings),
         },
-        service_bus: ServiceBus {
+        service_bus: ServiceBusConfig {
             connection_string: secret("service_bus.connection_string").expect("required"),
             topic: settings.required_text("service_bus.topic").to_owned(),
             subscription: settings.required_text("service_bus.subscription").to_owned(),
@@ -43,13 +46,13 @@ pub(super) fn build_config(
         },
         producer: build_producer(settings, problems),
         consumer: build_consumer(settings),
-        read_models: ReadModels {
+        read_models: ReadModelsConfig {
             uri: secret("read_models.uri").unwrap_or_else(|| source_uri.clone()),
             database: settings.text("read_models.database").map_or_else(views, str::to_owned),
             models,
             declared: declared.with_file(sources.file_name.map(str::to_owned)),
         },
-        admin: Admin {
+        admin: AdminConfig {
             listen: parse_optional(settings, "admin.listen", formats::parse_listen),
             token: secret("admin.token"),
         },
@@ -150,7 +153,7 @@ fn build_telemetry(
     settings: &ResolvedSettings,
     environment: &[(String, String)],
     problems: &mut Vec<ConfigProblem>,
-) -> Telemetry {
+) -> TelemetryConfig {
     let variable = || {
         let (name, value) = environment.iter().find(|(name, value)| name == OTLP_VARIABLE && !value.is_empty())?;
         let read = formats::parse_endpoint(value);
@@ -160,7 +163,7 @@ fn build_telemetry(
         }
         read
     };
-    Telemetry {
+    TelemetryConfig {
         otlp_endpoint: parse_optional(settings, "telemetry.otlp_endpoint", formats::parse_endpoint).or_else(variable),
         trace_one_in: read_u32(settings, "telemetry.trace_one_in"),
     }

@@ -32,7 +32,7 @@ use problem::ConfigProblem;
 pub(crate) use problem::ConfigProblems;
 #[cfg(test)]
 pub(crate) use read_models::parse_declarations;
-pub(crate) use read_models::{EventReference, ModelDeclarations, ReadModels};
+pub(crate) use read_models::{EventReference, ModelDeclarations, ReadModelsConfig};
 pub(crate) use reference::{EffectiveConfig, json_schema, reference_file};
 
 use crate::exit::ExitReason;
@@ -44,24 +44,24 @@ pub(crate) struct Config {
     pub(crate) pod_id: String,
     pub(crate) source_uri: Secret,
     pub(crate) source: SourceConfig,
-    pub(crate) coordination: Coordination,
-    pub(crate) service_bus: ServiceBus,
+    pub(crate) coordination: CoordinationConfig,
+    pub(crate) service_bus: ServiceBusConfig,
     pub(crate) producer: producer::Config,
     pub(crate) consumer: consumer::Config,
-    pub(crate) read_models: ReadModels,
-    pub(crate) admin: Admin,
-    pub(crate) telemetry: Telemetry,
+    pub(crate) read_models: ReadModelsConfig,
+    pub(crate) admin: AdminConfig,
+    pub(crate) telemetry: TelemetryConfig,
 }
 
 #[derive(Debug)]
-pub(crate) struct Coordination {
+pub(crate) struct CoordinationConfig {
     pub(crate) uri: Secret,
     pub(crate) database: String,
     pub(crate) lease: lease::Config,
 }
 
 #[derive(Debug)]
-pub(crate) struct ServiceBus {
+pub(crate) struct ServiceBusConfig {
     pub(crate) connection_string: Secret,
     pub(crate) topic: String,
     pub(crate) subscription: String,
@@ -69,7 +69,7 @@ pub(crate) struct ServiceBus {
 }
 
 #[derive(Debug)]
-pub(crate) struct Admin {
+pub(crate) struct AdminConfig {
     /// `None`: the default port, or any free port.
     pub(crate) listen: Option<SocketAddr>,
     /// The operator token. `None`: the HTTP server is read-only.
@@ -77,7 +77,7 @@ pub(crate) struct Admin {
 }
 
 #[derive(Debug)]
-pub(crate) struct Telemetry {
+pub(crate) struct TelemetryConfig {
     /// `None`: nothing is traced.
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) trace_one_in: NonZeroU32,

@@ -17,7 +17,7 @@ use super::{Config, Secret, reserved};
 
 /// The read models, and the database they are in.
 #[derive(Debug)]
-pub(crate) struct ReadModels {
+pub(crate) struct ReadModelsConfig {
     pub(crate) uri: Secret,
     pub(crate) database: String,
     pub(crate) models: Vec<Arc<ReadModel>>,
@@ -31,7 +31,7 @@ pub(crate) struct ModelDeclarations {
     nodes: BTreeMap<String, ConfigNode>,
 }
 
-impl ReadModels {
+impl ReadModelsConfig {
     /// A read model must not be a captured collection, because it would feed itself, nor a collection that pods write.
     pub(super) fn check_collections(
         &self,

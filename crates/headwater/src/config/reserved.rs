@@ -3,7 +3,7 @@
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::{publish::rejected, stored::claim_check};
 
-use crate::{pods, step_down};
+use crate::{pods, step_down_requests};
 
 pub(crate) const COORDINATION_COLLECTIONS: [&str; 8] = [
     lease::mongo::COLLECTION,
@@ -11,7 +11,7 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 8] = [
     PIPELINES,
     claim_check::COLLECTION,
     rejected::COLLECTION,
-    step_down::COLLECTION,
+    step_down_requests::COLLECTION,
     pods::PODS,
     pods::TERMS,
 ];

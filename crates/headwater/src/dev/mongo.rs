@@ -11,7 +11,7 @@ use mongodb::options::ClientOptions;
 
 use super::data_folder::DataFolder;
 use super::ports::{PortMode, last_port};
-use crate::cli::advice::AdvisedContext;
+use crate::cli::advice::ErrorWithAdvice;
 
 /// mongod flushes and ends in well under a second; a busy disk gets more.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -97,7 +97,7 @@ async fn given(uri: String) -> anyhow::Result<DevMongo> {
     let hosts = hosts.join(",");
     let admin = Client::with_options(options).map_err(DriverError::from)?.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 }).await.map_err(DriverError::from);
-    let reach = || AdvisedContext::new(format!("reach MongoDB at {hosts}"), IS_IT_THERE);
+    let reach = || ErrorWithAdvice::new(format!("reach MongoDB at {hosts}"), IS_IT_THERE);
     if !has_change_streams(&hello.with_context(reach)?) {
         bail!("the MongoDB at {hosts} has no change streams; use a replica set or a sharded cluster");
     }

@@ -28,15 +28,15 @@ const MAX_RESPONSE: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct OtlpHttpClient {
     runtime: Handle,
-    tls: Tls,
+    tls: OtlpTls,
     timeout: Duration,
     failing: AtomicBool,
 }
 
 #[derive(Clone)]
-struct Tls(TlsConnector);
+struct OtlpTls(TlsConnector);
 
-impl std::fmt::Debug for Tls {
+impl std::fmt::Debug for OtlpTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tls")
     }
@@ -51,7 +51,7 @@ impl OtlpHttpClient {
             .context("failed to set up TLS for the collector")?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let tls = Tls(TlsConnector::from(Arc::new(config)));
+        let tls = OtlpTls(TlsConnector::from(Arc::new(config)));
         Ok(Self { runtime: Handle::current(), tls, timeout, failing: AtomicBool::new(false) })
     }
 
@@ -84,7 +84,10 @@ impl OtlpHttpClient {
     async fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (tls, limit) = (self.tls.clone(), self.timeout);
         let sending = self.runtime.spawn(async move { timeout(limit, send(request, tls)).await });
-        let response = sending.await.map_err(HttpError::from)?.unwrap_or_else(|_| Err("no response in time".into()));
+        let response = sending
+            .await
+            .map_err(HttpError::from)?
+            .unwrap_or_else(|_| Err("no response from the OTLP collector in time".into()));
         self.log_transition(match &response {
             Ok(response) if response.status().is_success() => None,
             Ok(response) => Some(response.status().to_string()),
@@ -94,7 +97,7 @@ impl OtlpHttpClient {
     }
 }
 
-async fn send(request: Request<Bytes>, Tls(tls): Tls) -> Result<Response<Bytes>, HttpError> {
+async fn send(request: Request<Bytes>, OtlpTls(tls): OtlpTls) -> Result<Response<Bytes>, HttpError> {
     let uri = request.uri();
     let secure = uri.scheme_str() == Some("https");
     let host = uri.host().ok_or("the collector address has no host")?.trim_matches(['[', ']']).to_owned();

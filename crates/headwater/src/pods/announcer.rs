@@ -28,11 +28,11 @@ pub(crate) struct Announcer {
     /// The term whose start was recorded, and whose end was not.
     recorded_term: Option<u64>,
     /// Counters at the last announcements, for rates.
-    samples: VecDeque<RateSample>,
+    samples: VecDeque<AppliedCountSample>,
 }
 
 #[derive(Clone)]
-struct RateSample {
+struct AppliedCountSample {
     at: Instant,
     published: u64,
     applied: u64,
@@ -123,7 +123,7 @@ impl Announcer {
 
     fn announcement(&mut self, now: Instant) -> Announcement {
         let (published, applied) = self.monitor.totals();
-        let sample = RateSample { at: now, published, applied, latency: self.monitor.latency() };
+        let sample = AppliedCountSample { at: now, published, applied, latency: self.monitor.latency() };
         // An announcement outside the interval may follow another one closely.
         let before =
             self.samples.iter().rev().find(|sample| now.saturating_duration_since(sample.at) >= MIN_RATE_PERIOD);

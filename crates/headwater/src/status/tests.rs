@@ -9,7 +9,7 @@ use lease::{CandidateId, LeaseStore, Term, Timing};
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
-use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
+use pipeline::checkpoint::{CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
 use servicebus::administration::AdministrationClient;
 use testkit::mongo::{ScratchDatabase, SharedMongo, shared};
@@ -63,7 +63,7 @@ impl StatusFixture {
     /// As the publisher does, with a resume token of that second.
     async fn save_checkpoint(&self, seconds: u32) {
         let store = MongoCheckpointStore::new(&self.database, PIPELINE, "source");
-        let claim = Claim { term: Term::new(7), claimant: CandidateId::new(1), pod_id: "pod-1".into() };
+        let claim = CheckpointClaim { term: Term::new(7), claimant: CandidateId::new(1), pod_id: "pod-1".into() };
         let epoch = store.claim(&claim).await.unwrap().epoch;
         let token = ResumeToken::try_from(doc! { "_data": format!("82{seconds:08X}000000012B0229296E04") }).unwrap();
         store.save(&claim, epoch, &CheckpointPhase::Stream { token }, None).await.unwrap();

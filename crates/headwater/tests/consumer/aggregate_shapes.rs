@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bench::soak::consumer::{ConsumerSoakOptions, run};
+use bench::soak::consumer_soak::{ConsumerSoakOptions, run};
 use testkit::load::Load;
 
 use super::BINARY;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bench::soak::stops::{StopSoakOptions, run};
+use bench::soak::stop_soak::{StopSoakOptions, run};
 use testkit::checker::ViolationKind;
 use testkit::load::Load;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bench::soak::consumer::{ConsumerSoakOptions, run};
+use bench::soak::consumer_soak::{ConsumerSoakOptions, run};
 use bench::soak::{consumer_options_for, find_failing_consumer_seed};
 use pipeline::failpoints::Failpoint;
 

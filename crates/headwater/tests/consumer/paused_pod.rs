@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bench::soak::consumer::{ConsumerSoakOptions, ConsumerSoakResult, run};
+use bench::soak::consumer_soak::{ConsumerSoakOptions, ConsumerSoakResult, run};
 use pipeline::failpoints::Failpoint;
 use testkit::checker::ViolationKind;
 use testkit::load::Load;

@@ -11,7 +11,7 @@
 //! - An event is larger than 16 MB: the server sends fragments and capture joins them; no token inside the event is handed on.
 //!
 //! Reading order: `source_client` (opens the stream), `stream` (the loop), `change` and `translate` (server events to ours),
-//! `scan` (snapshot), `sweep` (deletes at the end of a snapshot), `queue` (to the publisher), `unresumable` (meaning of errors).
+//! `snapshot_scan` (snapshot), `sweep` (deletes at the end of a snapshot), `queue` (to the publisher), `unresumable` (meaning of errors).
 
 mod change;
 mod check;
@@ -22,7 +22,7 @@ mod filter;
 mod handle;
 mod queue;
 mod retry_state;
-mod scan;
+mod snapshot_scan;
 mod source_client;
 mod stream;
 mod sweep;

@@ -40,7 +40,7 @@ impl RetryState {
             tracing::debug!(
                 error = error as &dyn std::error::Error,
                 failures = self.failures,
-                "failed to read source again; retrying"
+                "source still unreadable; retrying"
             );
         }
         if matches!(error, Error::Timeout { .. }) {

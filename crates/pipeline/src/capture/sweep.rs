@@ -24,7 +24,7 @@ use super::error::{Error, with_timeout};
 use super::filter::{self, SyntheticOperation};
 use super::handle::CaptureState;
 use super::retry_state::RetryState;
-use super::scan::SnapshotScan;
+use super::snapshot_scan::SnapshotScan;
 use super::stream::{ReaderExit, SourceReader};
 use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{Epoch, Namespace};
@@ -107,7 +107,7 @@ pub(super) fn sweep_position(progress: &SnapshotProgress) -> Option<&Document> {
 }
 
 impl SourceReader {
-    /// Hands on a delete for each missing key, from the position of `scan` to the last cursor.
+    /// Hands on a delete for each missing key, from the position of `snapshot_scan` to the last cursor.
     pub(super) async fn sweep(&mut self, scan: &mut SnapshotScan) -> Result<(), ReaderExit> {
         if self.source_client.source.kind != SourceKind::Documents {
             return Ok(());

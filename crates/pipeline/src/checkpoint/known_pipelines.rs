@@ -9,7 +9,7 @@ use mongodb::{Collection, Database};
 
 use super::document::stored_number;
 use super::mongo::DUPLICATE_KEY;
-use super::store::Claim;
+use super::store::CheckpointClaim;
 use crate::stored::majority_collection;
 
 /// The collection in the coordination database.
@@ -28,7 +28,7 @@ impl KnownPipelines {
     }
 
     /// Idempotent: the first entry stays.
-    pub(super) async fn register(&self, pipeline: &str, claim: &Claim) -> Result<(), mongodb::error::Error> {
+    pub(super) async fn register(&self, pipeline: &str, claim: &CheckpointClaim) -> Result<(), mongodb::error::Error> {
         let entry = doc! { "term": stored_number(claim.term.get()), "foundedBy": &claim.pod_id };
         let registered = self.0.update_one(doc! { "_id": pipeline }, doc! { "$setOnInsert": entry }).upsert(true);
         match registered.await {

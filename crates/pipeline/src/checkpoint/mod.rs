@@ -14,4 +14,4 @@ mod store;
 pub use error::Error;
 pub use known_pipelines::PIPELINES;
 pub use mongo::{COLLECTION, MongoCheckpointStore};
-pub use store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResult, SnapshotProgress};
+pub use store::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, SaveResult, SnapshotProgress};

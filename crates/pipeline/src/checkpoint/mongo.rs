@@ -12,7 +12,7 @@ use super::document::{FORMAT, SNAPSHOT, STREAM, StoredCheckpoint, UNSTARTED, pha
 use super::error::Error;
 use super::known_pipelines::KnownPipelines;
 use super::refusal;
-use super::store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResult};
+use super::store::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, SaveResult};
 use crate::event::Epoch;
 use crate::failpoints::Failpoint;
 use crate::stored::majority_collection;
@@ -40,14 +40,18 @@ impl MongoCheckpointStore {
     }
 
     /// `None` if there is no document and `create` is false.
-    async fn submit_claim(&self, claim: &Claim, create: bool) -> Result<Option<Document>, mongodb::error::Error> {
+    async fn submit_claim(
+        &self,
+        claim: &CheckpointClaim,
+        create: bool,
+    ) -> Result<Option<Document>, mongodb::error::Error> {
         let request = self.checkpoints.find_one_and_update(doc! { "_id": &self.pipeline }, self.claim_update(claim));
         request.upsert(create).return_document(ReturnDocument::After).collation(byte_order()).await
     }
 
     /// Decides inside the update, because the filter of an upsert cannot: creates a missing document, raises ours to a higher term, and
     /// leaves any other document unchanged.
-    fn claim_update(&self, claim: &Claim) -> Vec<Document> {
+    fn claim_update(&self, claim: &CheckpointClaim) -> Vec<Document> {
         let (term, claimant) = (stored_number(claim.term.get()), claim.claimant.to_string());
         let absent = doc! { "$eq": ["$$ROOT", { "_id": literal(&self.pipeline) }] };
         let ours = doc! { "$and": [
@@ -76,7 +80,7 @@ impl MongoCheckpointStore {
     }
 
     /// The fence: matches only this document, of this source, in this term.
-    fn fence(&self, claim: &Claim, epoch: Epoch) -> Document {
+    fn fence(&self, claim: &CheckpointClaim, epoch: Epoch) -> Document {
         doc! {
             "_id": &self.pipeline,
             "format": FORMAT,
@@ -112,7 +116,7 @@ impl MongoCheckpointStore {
 }
 
 impl CheckpointStore for MongoCheckpointStore {
-    async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
+    async fn claim(&self, claim: &CheckpointClaim) -> Result<Checkpoint, Error> {
         // Read the registry first: a registered pipeline has had a checkpoint, so a missing document is an error.
         let is_registered = self.registry.contains(&self.pipeline).await.map_err(self.store_error("claim"))?;
         // Fails on an unreadable document before the claim writes a term into it.
@@ -137,7 +141,7 @@ impl CheckpointStore for MongoCheckpointStore {
 
     async fn save(
         &self,
-        claim: &Claim,
+        claim: &CheckpointClaim,
         epoch: Epoch,
         phase: &CheckpointPhase,
         cluster_time: Option<Timestamp>,
@@ -156,7 +160,12 @@ impl CheckpointStore for MongoCheckpointStore {
         refusal::explain_save(&self.pipeline, &self.load_after_refusal().await?, claim, epoch, phase)
     }
 
-    async fn begin_epoch(&self, claim: &Claim, ended: Epoch, phase: &CheckpointPhase) -> Result<Epoch, Error> {
+    async fn begin_epoch(
+        &self,
+        claim: &CheckpointClaim,
+        ended: Epoch,
+        phase: &CheckpointPhase,
+    ) -> Result<Epoch, Error> {
         let begun = ended.next();
         let mut set = phase_fields(phase);
         set.extend(doc! { "epoch": stored_number(begun.get()), "clusterTime": Bson::Null });
@@ -173,7 +182,7 @@ impl CheckpointStore for MongoCheckpointStore {
 }
 
 /// Who saved, for operators and for tests of the fence. `term` holds the last claim instead.
-fn saved_by(claim: &Claim) -> Document {
+fn saved_by(claim: &CheckpointClaim) -> Document {
     doc! { "savedBy": &claim.pod_id, "savedIn": stored_number(claim.term.get()) }
 }
 

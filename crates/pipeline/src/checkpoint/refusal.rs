@@ -6,14 +6,14 @@
 
 use super::document::StoredCheckpoint;
 use super::error::Error;
-use super::store::{CheckpointPhase, Claim, SaveResult};
+use super::store::{CheckpointClaim, CheckpointPhase, SaveResult};
 use crate::event::Epoch;
 
 /// The result of a refused save.
 pub(super) fn explain_save(
     pipeline: &str,
     stored: &StoredCheckpoint,
-    claim: &Claim,
+    claim: &CheckpointClaim,
     epoch: Epoch,
     phase: &CheckpointPhase,
 ) -> Result<SaveResult, Error> {
@@ -33,7 +33,7 @@ pub(super) fn explain_save(
 pub(super) fn explain_begin_epoch(
     pipeline: &str,
     stored: &StoredCheckpoint,
-    claim: &Claim,
+    claim: &CheckpointClaim,
     ended: Epoch,
     phase: &CheckpointPhase,
 ) -> Result<Epoch, Error> {
@@ -49,7 +49,7 @@ pub(super) fn explain_begin_epoch(
     Err(Error::EpochEnded { pipeline, epoch: ended, stored: found })
 }
 
-fn check_claim(pipeline: &str, stored: &StoredCheckpoint, claim: &Claim) -> Result<(), Error> {
+fn check_claim(pipeline: &str, stored: &StoredCheckpoint, claim: &CheckpointClaim) -> Result<(), Error> {
     let StoredCheckpoint { checkpoint, claimant } = stored;
     if checkpoint.term == claim.term && *claimant == claim.claimant.to_string() {
         return Ok(());
@@ -106,8 +106,8 @@ mod tests {
         CheckpointPhase::Snapshot { start: token(start), progress }
     }
 
-    fn claim(term: u64) -> Claim {
-        Claim { term: Term::new(term), claimant: CandidateId::new(1), pod_id: "pod".into() }
+    fn claim(term: u64) -> CheckpointClaim {
+        CheckpointClaim { term: Term::new(term), claimant: CandidateId::new(1), pod_id: "pod".into() }
     }
 
     fn stored(term: u64, phase: CheckpointPhase) -> StoredCheckpoint {

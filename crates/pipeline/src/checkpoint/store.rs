@@ -11,13 +11,13 @@ use crate::event::{Epoch, ResumeToken, Term};
 pub trait CheckpointStore: Send + Sync {
     /// Excludes all lower terms for good and returns the checkpoint. Refuses a term that another process has claimed, and any lower term: see
     /// [`Error::TermBehind`]. Creates the checkpoint of a new pipeline; a deleted one is [`Error::Missing`].
-    fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Checkpoint, Error>> + Send;
+    fn claim(&self, claim: &CheckpointClaim) -> impl Future<Output = Result<Checkpoint, Error>> + Send;
 
     /// Moves the checkpoint of the claimed term. It never moves back within an epoch. Returns [`SaveResult::AlreadyAhead`] only if a majority
     /// has it ahead of `phase`.
     fn save(
         &self,
-        claim: &Claim,
+        claim: &CheckpointClaim,
         epoch: Epoch,
         phase: &CheckpointPhase,
         cluster_time: Option<Timestamp>,
@@ -26,7 +26,7 @@ pub trait CheckpointStore: Send + Sync {
     /// Ends epoch `ended` and starts the next one at `phase`, which may lie anywhere.
     fn begin_epoch(
         &self,
-        claim: &Claim,
+        claim: &CheckpointClaim,
         ended: Epoch,
         phase: &CheckpointPhase,
     ) -> impl Future<Output = Result<Epoch, Error>> + Send;
@@ -37,7 +37,7 @@ pub trait CheckpointStore: Send + Sync {
 
 /// The owner of a claim and its term.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct CheckpointClaim {
     pub term: Term,
     /// Distinguishes two processes with the same term, which happens after the lease document is deleted.
     pub claimant: CandidateId,
@@ -45,7 +45,7 @@ pub struct Claim {
     pub pod_id: String,
 }
 
-impl Claim {
+impl CheckpointClaim {
     pub fn from_leadership(leadership: &Leadership, pod_id: impl Into<String>) -> Self {
         Self { term: leadership.term(), claimant: leadership.candidate_id(), pod_id: pod_id.into() }
     }

@@ -10,14 +10,14 @@ use tracing::debug;
 
 use super::POLL_INTERVAL;
 use super::error::Error;
-use crate::checkpoint::{CheckpointStore, Claim};
+use crate::checkpoint::{CheckpointClaim, CheckpointStore};
 use crate::error_chain::error_chain;
 
 /// A healthy store replies much sooner.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns when another term owns the checkpoint. Ignores timeouts and transient errors, and polls again.
-pub(super) async fn wait_until_moved(checkpoints: &impl CheckpointStore, claim: &Claim) -> Error {
+pub(super) async fn wait_until_moved(checkpoints: &impl CheckpointStore, claim: &CheckpointClaim) -> Error {
     loop {
         sleep(POLL_INTERVAL).await;
         match timeout(LOAD_TIMEOUT, checkpoints.load()).await {

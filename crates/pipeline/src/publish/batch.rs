@@ -7,7 +7,7 @@ use amqp::message::BatchBuilder;
 use bytes::Bytes;
 use servicebus::EncodedMessage;
 
-use super::prefix::EventOrdinal;
+use super::acknowledged_prefix::CaptureOrdinal;
 
 /// The limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct BatchLimits {
 /// An event in the send window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowEntry {
-    pub ordinal: EventOrdinal,
+    pub ordinal: CaptureOrdinal,
     /// Bytes it takes of the window.
     pub weight: usize,
 }
@@ -63,7 +63,7 @@ impl OutboundBatch {
     }
 
     /// Sets the message of an event that waits for one. `false` if the event is not in this batch.
-    pub(super) fn set_message(&mut self, ordinal: EventOrdinal, message: &Bytes) -> bool {
+    pub(super) fn set_message(&mut self, ordinal: CaptureOrdinal, message: &Bytes) -> bool {
         let here = self.first.ordinal == ordinal && self.payload.is_none();
         if here {
             self.payload = Some(message.clone());
@@ -72,7 +72,7 @@ impl OutboundBatch {
     }
 
     /// Takes the message out; the event waits for another message.
-    pub(super) fn take_message(&mut self) -> Option<(EventOrdinal, Bytes)> {
+    pub(super) fn take_message(&mut self) -> Option<(CaptureOrdinal, Bytes)> {
         Some((self.first.ordinal, self.payload.take()?))
     }
 
@@ -122,7 +122,7 @@ pub(super) fn build_batch(queue: &mut VecDeque<OutboundBatch>, limits: &BatchLim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::prefix::{AcknowledgedPrefix, tests::position};
+    use crate::publish::acknowledged_prefix::{AcknowledgedPrefix, tests::position};
     use amqp::message::{MessageWriter, Properties};
     use bytes::BytesMut;
 

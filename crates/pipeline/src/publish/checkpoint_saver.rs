@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
+use super::acknowledged_prefix::{AcknowledgedPrefix, CheckpointPosition};
 use super::config::CheckpointInterval;
-use super::prefix::{AcknowledgedPrefix, CheckpointPosition};
 use super::publisher::PublishClaim;
 use crate::checkpoint::{CheckpointStore, Error, SaveResult};
 use crate::error_chain::error_chain;

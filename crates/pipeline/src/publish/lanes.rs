@@ -14,8 +14,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use servicebus::EncodedMessage;
 
+use super::acknowledged_prefix::CaptureOrdinal;
 use super::batch::{BatchLimits, OutboundBatch, WindowEntry, build_batch};
-use super::prefix::EventOrdinal;
 use crate::failpoints::Failpoint;
 
 /// The send window: maximum events and bytes in flight.
@@ -34,9 +34,9 @@ pub struct LaneId(u32);
 
 /// A message that Service Bus refused. Its slot in the lane stays reserved.
 #[derive(Debug)]
-pub struct RefusedMessage {
+pub struct RefusedSend {
     pub lane: LaneId,
-    pub ordinal: EventOrdinal,
+    pub ordinal: CaptureOrdinal,
     pub message: Bytes,
 }
 
@@ -148,7 +148,7 @@ impl Lanes {
     }
 
     /// Sets the message of a reserved slot.
-    pub fn set_message(&mut self, LaneId(id): LaneId, ordinal: EventOrdinal, message: &Bytes) {
+    pub fn set_message(&mut self, LaneId(id): LaneId, ordinal: CaptureOrdinal, message: &Bytes) {
         let batches = &mut self.lanes[id as usize].queue;
         if batches.iter_mut().any(|batch| batch.set_message(ordinal, message)) {
             self.wake(id);
@@ -178,7 +178,7 @@ impl Lanes {
     }
 
     /// The events of a transfer in flight.
-    pub fn ordinals(&self, token: u64) -> impl Iterator<Item = EventOrdinal> {
+    pub fn ordinals(&self, token: u64) -> impl Iterator<Item = CaptureOrdinal> {
         self.in_flight(token).into_iter().flat_map(OutboundBatch::entries).map(|entry| entry.ordinal)
     }
 
@@ -188,14 +188,14 @@ impl Lanes {
     }
 
     /// Removes an acknowledged transfer; calls `on_event` for each of its events.
-    pub fn acknowledge(&mut self, token: u64, on_event: impl FnMut(EventOrdinal)) {
+    pub fn acknowledge(&mut self, token: u64, on_event: impl FnMut(CaptureOrdinal)) {
         if let Some(batch) = self.remove_in_flight(token) {
             self.release(lane_of(token), &batch, on_event);
         }
     }
 
     /// Removes the events of a batch from the window.
-    fn release(&mut self, id: u32, batch: &OutboundBatch, mut on_event: impl FnMut(EventOrdinal)) {
+    fn release(&mut self, id: u32, batch: &OutboundBatch, mut on_event: impl FnMut(CaptureOrdinal)) {
         let lane = &mut self.lanes[id as usize];
         for entry in batch.entries() {
             lane.events -= 1;
@@ -230,13 +230,13 @@ impl Lanes {
 
     /// Splits a refused batch into single messages. Returns a refused single message; its slot stays reserved for
     /// [`set_message`](Self::set_message) or [`abandon`](Self::abandon).
-    pub fn refuse(&mut self, token: u64) -> Option<RefusedMessage> {
+    pub fn refuse(&mut self, token: u64) -> Option<RefusedSend> {
         let mut batch = self.remove_in_flight(token)?;
         let id = lane_of(token);
         let queue = &mut self.lanes[id as usize].queue;
         if batch.len() == 1 {
             let refused =
-                batch.take_message().map(|(ordinal, message)| RefusedMessage { lane: LaneId(id), ordinal, message });
+                batch.take_message().map(|(ordinal, message)| RefusedSend { lane: LaneId(id), ordinal, message });
             queue.push_front(batch);
             return refused;
         }
@@ -248,7 +248,7 @@ impl Lanes {
     }
 
     /// Frees a reserved slot: no message is sent for this event.
-    pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: EventOrdinal) {
+    pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: CaptureOrdinal) {
         let lane = &mut self.lanes[id as usize];
         let is_reserved =
             |batch: &OutboundBatch| !batch.is_ready() && batch.entries().any(|entry| entry.ordinal == ordinal);

@@ -9,9 +9,9 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use super::handle::Handle;
+use super::acknowledged_prefix::CaptureOrdinal;
 use super::lanes::LaneId;
-use super::prefix::EventOrdinal;
+use super::monitor::Handle;
 use super::rejected::{RejectedEvent, RejectedStore};
 use crate::error_chain::error_chain;
 use crate::event::Term;
@@ -29,18 +29,18 @@ pub(super) enum CompletedWrite {
     /// The event may be sent as this message: its body is stored, or the message is a marker of a rejected event.
     MessageReady {
         lane: LaneId,
-        ordinal: EventOrdinal,
+        ordinal: CaptureOrdinal,
         message: Bytes,
     },
     /// The event is stored as rejected, and nothing is sent for it. `lane` holds its reserved slot, if any.
     EventRejected {
         lane: Option<LaneId>,
-        ordinal: EventOrdinal,
+        ordinal: CaptureOrdinal,
     },
 }
 
 /// The slot that a rejected event holds in its lane, and the marker that replaces it, if one fits.
-pub(super) struct ReservedSlot {
+pub(super) struct RejectedEventSlot {
     pub(super) lane: LaneId,
     pub(super) marker: Option<Bytes>,
 }
@@ -78,7 +78,7 @@ impl PendingWrites {
     }
 
     /// Stores a body, then releases the `message` that refers to it.
-    pub(super) fn store_body(&self, lane: LaneId, ordinal: EventOrdinal, id: String, body: Vec<u8>, message: Bytes) {
+    pub(super) fn store_body(&self, lane: LaneId, ordinal: CaptureOrdinal, id: String, body: Vec<u8>, message: Bytes) {
         let (claim_checks, handle) = (self.claim_checks.clone(), self.handle.clone());
         handle.counters().oversize.fetch_add(1, Relaxed);
         self.in_flight.push(Box::pin(async move {
@@ -91,7 +91,7 @@ impl PendingWrites {
     }
 
     /// Stores a rejected event.
-    pub(super) fn reject(&self, ordinal: EventOrdinal, rejection: RejectedEvent, slot: Option<ReservedSlot>) {
+    pub(super) fn reject(&self, ordinal: CaptureOrdinal, rejection: RejectedEvent, slot: Option<RejectedEventSlot>) {
         let (rejected, term, handle) = (self.rejected.clone(), self.term, self.handle.clone());
         handle.counters().rejected.fetch_add(1, Relaxed);
         let (reason, message_id) = (rejection.reason.code(), &rejection.message_id);
@@ -102,10 +102,10 @@ impl PendingWrites {
                 retry.back_off(&error).await;
             }
             match slot {
-                Some(ReservedSlot { lane, marker: Some(message) }) => {
+                Some(RejectedEventSlot { lane, marker: Some(message) }) => {
                     CompletedWrite::MessageReady { lane, ordinal, message }
                 }
-                Some(ReservedSlot { lane, marker: None }) => {
+                Some(RejectedEventSlot { lane, marker: None }) => {
                     CompletedWrite::EventRejected { lane: Some(lane), ordinal }
                 }
                 None => CompletedWrite::EventRejected { lane: None, ordinal },

@@ -20,7 +20,7 @@ use futures_util::FutureExt;
 use servicebus::SendOutcome;
 use tokio::sync::mpsc;
 
-use self::admission::{Admission, EventDestination};
+use self::admission::{AdmissionResult, EventDestination};
 use self::drain_timer::DrainTimer;
 use self::subscription_probe::SubscriptionProbe;
 use self::topic_connection::{TopicConnection, TopicConnectionEvent};
@@ -29,14 +29,14 @@ use super::batch::BatchLimits;
 use super::checkpoint_saver::CheckpointSaver;
 use super::config::Config;
 use super::error::{Error, PublishEnd};
-use super::handle::{Handle, PauseReason, PublishState};
 use super::message::Encoder;
+use super::monitor::{Handle, PauseReason, PublishState};
 use super::pending_writes::{CompletedWrite, PendingWrites};
 use super::rejected::RejectedStore;
 use super::topic::PublishTopic;
 use super::traced_events::{PublishTracer, TracedEvents};
 use crate::capture::CaptureItem;
-use crate::checkpoint::{self, CheckpointStore, Claim, SaveResult};
+use crate::checkpoint::{self, CheckpointClaim, CheckpointStore, SaveResult};
 use crate::event::Epoch;
 use crate::failpoints::LoopStall;
 use crate::stored::ClaimCheckStore;
@@ -56,7 +56,7 @@ impl CaptureInput for mpsc::Receiver<Vec<CaptureItem>> {
 /// The claim and epoch under which the publisher works.
 #[derive(Clone, Debug)]
 pub struct PublishClaim {
-    pub claim: Claim,
+    pub claim: CheckpointClaim,
     pub epoch: Epoch,
 }
 
@@ -73,7 +73,7 @@ pub struct Publisher<T: PublishTopic, S> {
     term: PublishClaim,
     handle: Handle,
     topic: Arc<T>,
-    admission: Admission,
+    admission: AdmissionResult,
     window: SendWindow,
     saver: CheckpointSaver<S>,
     pending_writes: PendingWrites,
@@ -106,7 +106,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         // The link sets the real size limit of a batch.
         let batch_limits = BatchLimits { count: config.batch_count.get(), bytes: 0, linger: config.linger };
         Self {
-            admission: Admission::new(encoder, config.window().events as u64),
+            admission: AdmissionResult::new(encoder, config.window().events as u64),
             window: SendWindow::new(config.window(), batch_limits),
             saver: CheckpointSaver::new(checkpoints, &term, config.checkpoint, config.save_after(), Instant::now()),
             pending_writes: PendingWrites::new(claim_checks, rejected, term.claim.term, handle.clone()),

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::acknowledged_prefix::CaptureOrdinal;
 use super::message::EventMessageId;
-use super::prefix::EventOrdinal;
 use crate::event::{ChangeEvent, Namespace, Operation};
 use crate::trace::{TraceSampling, wall_clock};
 
@@ -35,7 +35,7 @@ pub struct PublishedTrace {
 pub(super) struct TracedEvents {
     tracer: Option<Arc<dyn PublishTracer>>,
     sampling: TraceSampling,
-    in_flight: HashMap<EventOrdinal, PublishedTrace>,
+    in_flight: HashMap<CaptureOrdinal, PublishedTrace>,
 }
 
 impl TracedEvents {
@@ -63,20 +63,20 @@ impl TracedEvents {
         })
     }
 
-    pub(super) fn track(&mut self, ordinal: EventOrdinal, trace: Option<PublishedTrace>) {
+    pub(super) fn track(&mut self, ordinal: CaptureOrdinal, trace: Option<PublishedTrace>) {
         if let Some(trace) = trace {
             self.in_flight.insert(ordinal, trace);
         }
     }
 
-    pub(super) fn acknowledge(&mut self, ordinal: EventOrdinal) {
+    pub(super) fn acknowledge(&mut self, ordinal: CaptureOrdinal) {
         if let (Some(published), Some(tracer)) = (self.forget(ordinal), &self.tracer) {
             tracer.published(PublishedTrace { acknowledged: wall_clock(), ..published });
         }
     }
 
     /// Drops the trace of an event that is not sent.
-    pub(super) fn forget(&mut self, ordinal: EventOrdinal) -> Option<PublishedTrace> {
+    pub(super) fn forget(&mut self, ordinal: CaptureOrdinal) -> Option<PublishedTrace> {
         // Fast path: most events are not traced.
         if self.in_flight.is_empty() { None } else { self.in_flight.remove(&ordinal) }
     }

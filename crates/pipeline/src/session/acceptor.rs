@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 
 use super::accept_permits::{self, AcceptPermits};
 use super::backoff::{SessionBackoff, backoff_delay};
-use super::budget::ByteBudget;
+use super::budget::SessionByteBudget;
 use super::config::Config;
 use super::dead_letters;
 use super::held_session::{self, INITIAL_CREDIT};
@@ -51,7 +51,7 @@ pub(super) struct SessionContext {
     pub(super) entity: String,
     pub(super) oversize: ClaimCheckStore,
     pub(super) applier: view::Handle,
-    pub(super) budget: Arc<ByteBudget>,
+    pub(super) budget: Arc<SessionByteBudget>,
     pub(super) monitor: SessionMonitor,
     pub(super) backoff: SessionBackoff,
     pub(super) slots: SessionSlots,
@@ -69,7 +69,7 @@ const QUICK_GRANT: Duration = Duration::from_secs(1);
 impl SessionAcceptor {
     pub fn new(config: Config, dependencies: SessionDependencies) -> Self {
         let SessionDependencies { bus, topic, subscription, oversize, applier } = dependencies;
-        let budget = ByteBudget::new(config.bytes_in_flight.get());
+        let budget = SessionByteBudget::new(config.bytes_in_flight.get());
         let context = SessionContext {
             bus,
             entity: format!("{topic}/Subscriptions/{subscription}"),
@@ -112,7 +112,7 @@ impl SessionAcceptor {
                 () = stop.cancelled() => break,
                 // cancel-safe: join_next.
                 Some(Err(error)) = accept_tasks.join_next() => {
-                    error!(error = %error, "session task panicked; starting a replacement");
+                    error!(error = %error, "accept task panicked; starting a replacement");
                     if error.id() == dead_letter_task {
                         dead_letter_task = accept_tasks.spawn(read_dead_letters()).id();
                     } else {
@@ -145,7 +145,7 @@ async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: 
     let all = async {
         while let Some(ended) = accept_tasks.join_next().await {
             if let Err(error) = ended {
-                warn!(error = %error, "session task panicked during shutdown");
+                warn!(error = %error, "accept task panicked during shutdown");
             }
         }
         sessions.held.close();
@@ -218,7 +218,7 @@ impl SessionContext {
         let counters = &self.monitor.0.counters;
         counters.accepted.fetch_add(1, Relaxed);
         counters.held.fetch_add(1, Relaxed);
-        let _held = HeldGuard(&self.monitor);
+        let _held = HeldSessionGuard(&self.monitor);
         // Charged before the first message arrives, as the bus may send up to the initial credit at once.
         let share = self.budget.share(INITIAL_CREDIT);
         tokio::select! {
@@ -245,9 +245,9 @@ impl SessionContext {
 }
 
 /// Counts a session as held while it exists.
-struct HeldGuard<'a>(&'a SessionMonitor);
+struct HeldSessionGuard<'a>(&'a SessionMonitor);
 
-impl Drop for HeldGuard<'_> {
+impl Drop for HeldSessionGuard<'_> {
     fn drop(&mut self) {
         self.0.0.counters.held.fetch_sub(1, Relaxed);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use tokio::sync::Notify;
 
 #[derive(Debug)]
-pub(super) struct ByteBudget {
+pub(super) struct SessionByteBudget {
     total: usize,
     charged: AtomicUsize,
     released: Notify,
@@ -19,8 +19,8 @@ pub(super) struct ByteBudget {
 
 /// The bytes charged to one session; released when dropped.
 #[derive(Debug)]
-pub(super) struct BudgetShare {
-    budget: Arc<ByteBudget>,
+pub(super) struct SessionByteShare {
+    budget: Arc<SessionByteBudget>,
     bytes: usize,
 }
 
@@ -29,7 +29,7 @@ const SHARE_DIVISOR: usize = 4;
 /// Assumed message size before the first message.
 const INITIAL_MESSAGE_SIZE: usize = 4 << 10;
 
-impl ByteBudget {
+impl SessionByteBudget {
     pub(super) fn new(total: usize) -> Arc<Self> {
         let (charged, typical_message_size) = (AtomicUsize::new(0), AtomicUsize::new(INITIAL_MESSAGE_SIZE));
         Arc::new(Self { total, charged, released: Notify::new(), typical_message_size })
@@ -54,10 +54,10 @@ impl ByteBudget {
     }
 
     /// The share of a new session with this credit.
-    pub(super) fn share(self: &Arc<Self>, credit: u32) -> BudgetShare {
+    pub(super) fn share(self: &Arc<Self>, credit: u32) -> SessionByteShare {
         let bytes = self.typical_message_size().saturating_mul(credit as usize);
         self.charged.fetch_add(bytes, SeqCst);
-        BudgetShare { budget: Arc::clone(self), bytes }
+        SessionByteShare { budget: Arc::clone(self), bytes }
     }
 
     /// The recent message size: grows at once, shrinks slowly.
@@ -78,7 +78,7 @@ impl ByteBudget {
     }
 }
 
-impl BudgetShare {
+impl SessionByteShare {
     /// Returns the credit for messages of this size: at most `wanted`, at least what its current bytes allow, never zero.
     pub(super) fn resize(&mut self, wanted: u32, size: usize) -> u32 {
         let (size, total, own_bytes) = (size.max(1), self.budget.total, self.bytes);
@@ -110,7 +110,7 @@ impl BudgetShare {
     }
 }
 
-impl Drop for BudgetShare {
+impl Drop for SessionByteShare {
     fn drop(&mut self) {
         self.charge(|_| 0);
     }
@@ -120,8 +120,8 @@ impl Drop for BudgetShare {
 mod tests {
     use super::*;
 
-    impl ByteBudget {
-        fn share_of(self: &Arc<Self>, credit: u32, size: usize) -> BudgetShare {
+    impl SessionByteBudget {
+        fn share_of(self: &Arc<Self>, credit: u32, size: usize) -> SessionByteShare {
             self.typical_message_size.store(size, Relaxed);
             self.share(credit)
         }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_share_is_kept_when_the_budget_is_used_up() {
-        let budget = ByteBudget::new(64_000);
+        let budget = SessionByteBudget::new(64_000);
         let mut shares: Vec<_> = (0..4).map(|_| budget.share_of(16, 1_000)).collect();
         assert_eq!(shares[0].resize(1_000, 500), 32, "the same bytes allow more small messages");
         assert_eq!(shares[1].resize(1_000, 2_000), 8, "and fewer large ones");
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_typical_message_size_follows_received_messages() {
-        let budget = ByteBudget::new(1 << 20);
+        let budget = SessionByteBudget::new(1 << 20);
         budget.record_message_size(10_000);
         assert_eq!(budget.typical_message_size(), 10_000);
         (0..100).for_each(|_| budget.record_message_size(500));
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_session_gets_the_wanted_credit_while_bytes_are_free() {
-        let budget = ByteBudget::new(1 << 20);
+        let budget = SessionByteBudget::new(1 << 20);
         let mut share = budget.share_of(16, 1_000);
         assert_eq!(budget.charged(), 16_000);
         assert_eq!(share.resize(100, 1_000), 100);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn large_messages_get_little_credit_but_never_none() {
-        let budget = ByteBudget::new(1 << 20);
+        let budget = SessionByteBudget::new(1 << 20);
         let mut one = budget.share_of(16, 1_000);
         assert_eq!(one.resize(1_000, 100 << 10), 2);
         assert_eq!(one.resize(1_000, 10 << 20), 1);
@@ -168,7 +168,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_wakes_when_bytes_are_released() {
-        let budget = ByteBudget::new(1_000);
+        let budget = SessionByteBudget::new(1_000);
         let share = budget.share_of(1, 1_000);
         let waiting = tokio::spawn({
             let budget = Arc::clone(&budget);

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::acceptor::SessionContext;
 use super::batch::{ParsedMessage, SessionBatch, SettlementRule};
-use super::budget::BudgetShare;
+use super::budget::SessionByteShare;
 use super::message::{MessageReader, fetch_oversize_body};
 use super::monitor::SessionProblem;
 use super::renewal;
@@ -56,7 +56,7 @@ enum SessionCloseReason {
 pub(super) async fn run_session(
     context: &Arc<SessionContext>,
     receiver: SessionReceiver,
-    share: BudgetShare,
+    share: SessionByteShare,
     stop: &CancellationToken,
 ) {
     let session = receiver.session().clone();
@@ -93,7 +93,7 @@ struct HeldSession<'a> {
     settler: Settler,
     applier: SessionApplier,
     reader: MessageReader,
-    share: BudgetShare,
+    share: SessionByteShare,
     stop: &'a CancellationToken,
     /// Cancelled when the lock is lost.
     lock_lost: &'a CancellationToken,
@@ -115,7 +115,7 @@ impl<'a> HeldSession<'a> {
     fn new(
         context: &'a SessionContext,
         receiver: SessionReceiver,
-        share: BudgetShare,
+        share: SessionByteShare,
         stop: &'a CancellationToken,
         lock_lost: &'a CancellationToken,
     ) -> Self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::budget::ByteBudget;
+use super::budget::SessionByteBudget;
 use crate::counters::counters;
 
 /// Cheap to clone; all clones read the same counters.
@@ -16,7 +16,7 @@ pub struct SessionMonitor(pub(super) Arc<SessionActivity>);
 #[derive(Debug)]
 pub(super) struct SessionActivity {
     pub(super) counters: SessionCounters,
-    pub(super) budget: Arc<ByteBudget>,
+    pub(super) budget: Arc<SessionByteBudget>,
     problems: watch::Sender<CurrentProblems>,
     progress: watch::Sender<Option<Instant>>,
 }
@@ -75,7 +75,7 @@ struct CurrentProblems {
 }
 
 impl SessionMonitor {
-    pub(super) fn new(budget: Arc<ByteBudget>) -> Self {
+    pub(super) fn new(budget: Arc<SessionByteBudget>) -> Self {
         let (problems, progress) = (watch::Sender::default(), watch::Sender::default());
         Self(Arc::new(SessionActivity { counters: SessionCounters::default(), budget, problems, progress }))
     }

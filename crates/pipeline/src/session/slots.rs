@@ -37,7 +37,7 @@ impl SessionSlots {
     }
 
     /// Waits for a slot and for `capacity`. The guard marks an accept in flight until it is dropped. Cancel-safe if `capacity` is.
-    pub(super) async fn acquire(&self, capacity: impl Future<Output = ()>) -> (SessionSlot, WaitingGuard<'_>) {
+    pub(super) async fn acquire(&self, capacity: impl Future<Output = ()>) -> (SessionSlot, WaitingAcceptGuard<'_>) {
         let acquiring = async {
             let permit = Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed");
             capacity.await;
@@ -46,11 +46,11 @@ impl SessionSlots {
         let mut acquiring = std::pin::pin!(acquiring);
         // Without a wait no session has to be asked to release its slot.
         if let Some(slot) = acquiring.as_mut().now_or_never() {
-            return (slot, WaitingGuard::new(self, |counts| &mut counts.accepting));
+            return (slot, WaitingAcceptGuard::new(self, |counts| &mut counts.accepting));
         }
-        let waiting = WaitingGuard::new(self, |counts| &mut counts.waiting);
+        let waiting = WaitingAcceptGuard::new(self, |counts| &mut counts.waiting);
         let slot = acquiring.await;
-        let accepting = WaitingGuard::new(self, |counts| &mut counts.accepting);
+        let accepting = WaitingAcceptGuard::new(self, |counts| &mut counts.accepting);
         // After `accepting` is counted, so that no release is requested in between.
         drop(waiting);
         (slot, accepting)
@@ -78,12 +78,12 @@ impl SessionSlots {
 }
 
 /// Counts one acceptor in [`AcceptCounts`] while it exists.
-pub(super) struct WaitingGuard<'a> {
+pub(super) struct WaitingAcceptGuard<'a> {
     slots: &'a SessionSlots,
     field: fn(&mut AcceptCounts) -> &mut usize,
 }
 
-impl<'a> WaitingGuard<'a> {
+impl<'a> WaitingAcceptGuard<'a> {
     fn new(slots: &'a SessionSlots, field: fn(&mut AcceptCounts) -> &mut usize) -> Self {
         let mut counts = slots.counts();
         *field(&mut counts) += 1;
@@ -92,7 +92,7 @@ impl<'a> WaitingGuard<'a> {
     }
 }
 
-impl Drop for WaitingGuard<'_> {
+impl Drop for WaitingAcceptGuard<'_> {
     fn drop(&mut self) {
         let mut counts = self.slots.counts();
         *(self.field)(&mut counts) -= 1;

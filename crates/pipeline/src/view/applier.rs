@@ -10,16 +10,18 @@ use mongodb::Database;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::config::{Config, OnPoison};
-use super::contention::{GroupLimits, GroupRunner, OpenGroup, SessionApplier, SubmissionQueue, TransactionGroup};
+use super::applier_config::{Config, OnPoison};
+use super::contention::{
+    GroupCommitQueue, GroupLimits, OpenGroup, SessionApplier, TransactionGroup, TransactionGroupRunner,
+};
 use super::counters::{ApplyCounters, ApplyCounts, ReadModelCounts};
 use super::cursor::OrderingMode;
-use super::cursor_document::CursorNaming;
+use super::cursor_document::CursorIdScheme;
 use super::error::Error;
 use super::observer::ApplyObserver;
 use super::plan::ApplyRules;
 use super::projection::Projection;
-use super::source_history::SourceHistory;
+use super::source_event_reader::SourceEventReader;
 use super::transaction::TransactionStore;
 
 /// Applies the batches that its [`SessionApplier`]s submit, while it runs.
@@ -45,15 +47,15 @@ pub struct ApplierSetup {
     pub by_collection: bool,
     pub models: Vec<Arc<dyn Projection>>,
     /// For reading missing events; needed if events have a sequence.
-    pub history: Option<SourceHistory>,
+    pub history: Option<SourceEventReader>,
 }
 
 pub(super) struct ApplierContext {
     pub(super) config: Config,
-    pub(super) runner: GroupRunner,
-    pub(super) history: Option<SourceHistory>,
+    pub(super) runner: TransactionGroupRunner,
+    pub(super) history: Option<SourceEventReader>,
     pub(super) counters: Arc<ApplyCounters>,
-    pub(super) queue: SubmissionQueue,
+    pub(super) queue: GroupCommitQueue,
 }
 
 impl Applier {
@@ -67,21 +69,21 @@ impl Applier {
         }
         let counters = Arc::new(ApplyCounters::new(models.iter().map(|model| model.name())));
         let rules = ApplyRules {
-            naming: CursorNaming { pipeline, by_collection },
+            naming: CursorIdScheme { pipeline, by_collection },
             mode,
             models,
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
             park_at_delivery: config.park_at_delivery.get(),
         };
         let store = TransactionStore { database, within: config.transaction_within };
-        let runner = GroupRunner::new(&config, store, rules, counters.clone());
+        let runner = TransactionGroupRunner::new(&config, store, rules, counters.clone());
         let limits = GroupLimits {
             statements: config.group_statements,
             bytes: config.group_bytes,
             within: config.group_within,
             groups: config.connections,
         };
-        let context = ApplierContext { config, runner, history, counters, queue: SubmissionQueue::new(limits) };
+        let context = ApplierContext { config, runner, history, counters, queue: GroupCommitQueue::new(limits) };
         Ok(Self { context: Arc::new(context) })
     }
 

@@ -17,13 +17,13 @@ const CURSOR: &str = "cursor";
 
 /// How the `_id` of a cursor is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CursorNaming {
+pub(super) struct CursorIdScheme {
     pub(super) pipeline: String,
     /// In a source of documents, one key in two collections is two aggregates.
     pub(super) by_collection: bool,
 }
 
-impl CursorNaming {
+impl CursorIdScheme {
     /// `{pipeline, aggregate}`, or `{pipeline, collection, aggregate}`. Fields may be appended.
     pub(super) fn id(&self, namespace: &Namespace, aggregate: &AggregateId) -> RawDocumentBuf {
         let mut id = RawDocumentBuf::new();
@@ -70,12 +70,12 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
 
 /// The optional fields that a stored cursor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct StoredFlags {
+pub(super) struct StoredCursorFields {
     parked: bool,
     document_deleted: bool,
 }
 
-impl StoredFlags {
+impl StoredCursorFields {
     /// Of a cursor as read.
     pub(super) fn of(cursor: &Cursor) -> Self {
         Self { parked: !cursor.parked.is_empty(), document_deleted: cursor.document_deleted }
@@ -92,8 +92,8 @@ pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentB
 
 /// An entry of an `update` command. `stored`: the optional fields it may find; the document may be missing if an [epoch
 /// floor](super::epoch_floor) was used in its place. Fields of newer versions are kept.
-pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, stored: StoredFlags) -> RawDocumentBuf {
-    let removed = StoredFlags {
+pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, stored: StoredCursorFields) -> RawDocumentBuf {
+    let removed = StoredCursorFields {
         parked: stored.parked && cursor.parked.is_empty(),
         document_deleted: stored.document_deleted && !cursor.document_deleted,
     };
@@ -110,7 +110,7 @@ pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, stored: Stored
     })
 }
 
-fn write_unset(removed: StoredFlags, out: &mut BsonWriter) {
+fn write_unset(removed: StoredCursorFields, out: &mut BsonWriter) {
     if removed.parked {
         out.write_value(cstr!("parked"), RawBsonRef::String(""));
     }

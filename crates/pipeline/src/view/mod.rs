@@ -5,20 +5,20 @@
 //! together: that makes the effect exactly once. (For the first event of an aggregate no cursor is read; its insert fails if there is one.)
 //! Exactly-once depends on nothing else: not on the session lock, not on duplicate detection, not on the leader.
 //!
-//! Never settles a message. Only [`SourceHistory`] reads the source, and only if events are missing or in doubt.
+//! Never settles a message. Only [`SourceEventReader`] reads the source, and only if events are missing or in doubt.
 //!
 //! Reading order:
 //! 1. What is applied: [`DeliveredEvent`] (the event), [`cursor`](decide) (next, duplicate, gap or regressed), `plan` (what a transaction
 //!    writes), `transaction` (one transaction).
 //! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template` and `event_path`, `statement`, `commands`.
-//! 4. What cannot be applied: `parked`, and `source_history` for gaps.
+//! 4. What cannot be applied: `parked`, and `source_event_reader` for gaps.
 //! 5. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
 
 mod applier;
+mod applier_config;
 mod bson_writer;
 mod commands;
-mod config;
 mod contention;
 mod counters;
 mod cursor;
@@ -35,7 +35,7 @@ mod plan;
 mod prepare;
 mod projection;
 mod read_model;
-mod source_history;
+mod source_event_reader;
 mod statement;
 mod template;
 mod transaction;
@@ -45,7 +45,7 @@ use crate::stored::identity;
 pub use crate::stored::Identity;
 pub use crate::stored::cursors::{CURSORS, DELETED_FIELD, application_name};
 pub use applier::{Applier, ApplierSetup, Handle};
-pub use config::{Config, OnPoison};
+pub use applier_config::{Config, OnPoison};
 pub use contention::{AppliedBatch, BatchEnd, SessionApplier};
 pub use counters::{ApplyCounts, ReadModelCounts};
 pub use cursor::{
@@ -54,13 +54,13 @@ pub use cursor::{
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
 pub use error::Error;
 pub use model_validation::validate;
-pub use observer::{ApplyObserver, ApplyTimings};
+pub use observer::{ApplyObserver, ApplyTimestamps};
 pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore};
 pub use plan::ApplyOutcome;
 pub use prepare::prepare;
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
 pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
-pub use source_history::SourceHistory;
+pub use source_event_reader::SourceEventReader;
 
 /// The collection of parked events, in the read-model database.
 pub const PARKED_EVENTS: &str = "parked_events";

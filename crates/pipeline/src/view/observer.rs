@@ -9,12 +9,12 @@ use super::delivered_event::DeliveredEvent;
 pub trait ApplyObserver: Send + Sync {
     /// Whether events should carry their trace context.
     fn needs_trace(&self) -> bool;
-    fn record_applied(&self, event: &DeliveredEvent, timings: ApplyTimings);
+    fn record_applied(&self, event: &DeliveredEvent, timings: ApplyTimestamps);
 }
 
 /// Timestamps of an applied event, by the clock of this pod.
 #[derive(Clone, Copy, Debug)]
-pub struct ApplyTimings {
+pub struct ApplyTimestamps {
     /// Its session submitted it.
     pub submitted_at: SystemTime,
     /// The transaction that applied it started.

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use mongodb::bson::{DateTime, RawDocumentBuf};
 
 use super::cursor::{Cursor, CursorDecision, EventFacts, OrderingMode, SourceEvidence, SourceQuestion, decide};
-use super::cursor_document::{CursorNaming, StoredFlags, cursor_document, cursor_statement};
+use super::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_document, cursor_statement};
 use super::delivered_event::{DeliveredEvent, EventBody};
 use super::identity::Identity;
 use super::indices::{EventIndex, ModelIndex};
@@ -71,7 +71,7 @@ impl std::fmt::Debug for SourceQuestion {
 
 /// The rules of all transactions of an applier.
 pub(super) struct ApplyRules {
-    pub(super) naming: CursorNaming,
+    pub(super) naming: CursorIdScheme,
     pub(super) mode: OrderingMode,
     pub(super) models: Vec<Arc<dyn Projection>>,
     pub(super) dead_letter_poison: bool,
@@ -139,7 +139,7 @@ pub(super) struct CommitCounts {
 struct PlannedAggregate {
     cursor: Option<Cursor>,
     /// The optional fields of the cursor as read, or of the epoch floor used in its place; `None` if there was neither.
-    stored: Option<StoredFlags>,
+    stored: Option<StoredCursorFields>,
     changed: bool,
     blocked: bool,
 }
@@ -160,7 +160,7 @@ impl<'a> TransactionPlanner<'a> {
         now: DateTime,
     ) -> Self {
         let from_stored = |cursor| PlannedAggregate {
-            stored: Some(StoredFlags::of(&cursor)),
+            stored: Some(StoredCursorFields::of(&cursor)),
             cursor: Some(cursor),
             changed: false,
             blocked: false,

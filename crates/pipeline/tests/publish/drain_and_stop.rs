@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lease::CandidateId;
 use mongodb::bson::Timestamp;
-use pipeline::checkpoint::{self, CheckpointStore, Claim};
+use pipeline::checkpoint::{self, CheckpointClaim, CheckpointStore};
 use pipeline::event::Term;
 use pipeline::publish::{CheckpointInterval, Config, Error, PauseReason, PublishEnd, PublishState};
 use testkit::proxy::{Direction, NetworkFault, Proxy};
@@ -85,7 +85,7 @@ async fn a_deposed_leader_fails_to_save_and_stops() {
         if counts.saves > 0 { Ok(()) } else { Err(counts) }
     })
     .await;
-    let next = Claim { term: Term::new(2), claimant: CandidateId::new(99), pod_id: "other".into() };
+    let next = CheckpointClaim { term: Term::new(2), claimant: CandidateId::new(99), pod_id: "other".into() };
     let inherited = fixture.checkpoints().claim(&next).await.unwrap();
     run.try_send(&events(200, 2)[10..]).await;
     let error = run.end().await.unwrap_err();
@@ -97,7 +97,7 @@ async fn a_deposed_leader_fails_to_save_and_stops() {
 async fn a_new_epoch_stops_the_publisher() {
     let fixture = PublishFixture::with_default_topic().await;
     let run = fixture.publish(1, Config::default()).await;
-    let claim = Claim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "operator".into() };
+    let claim = CheckpointClaim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "operator".into() };
     fixture.checkpoints().begin_epoch(&claim, EPOCH, &stream(500)).await.unwrap();
     run.try_send(&events(10, 2)).await;
     let error = run.end().await.unwrap_err();

@@ -11,7 +11,7 @@ use broker::{Broker, Persistence};
 use lease::CandidateId;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
-use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
+use pipeline::checkpoint::{CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::envelope::property;
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
@@ -139,8 +139,11 @@ impl PublishFixture {
         term: u64,
         config: Config,
     ) -> PublisherRun {
-        let claim =
-            Claim { term: Term::new(term), claimant: CandidateId::new(term.into()), pod_id: format!("pod-{term}") };
+        let claim = CheckpointClaim {
+            term: Term::new(term),
+            claimant: CandidateId::new(term.into()),
+            pod_id: format!("pod-{term}"),
+        };
         let checkpoints = Arc::new(self.checkpoints());
         let epoch = checkpoints.claim(&claim).await.unwrap().epoch;
         let handle = Handle::default();

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::core::{EgressProperties, EntityDefinition, SubscriptionDescription, TopicDescription};
+use broker::core::{EntityDefinition, ReceiveProperties, SubscriptionDescription, TopicDescription};
 use broker::http::{FaultSpec, TestCommand};
 use broker::{Broker, Persistence};
 use futures_util::TryStreamExt;
@@ -47,7 +47,7 @@ impl SessionFixture {
         Self::with(|_| {}).await
     }
 
-    pub(crate) async fn with(set: impl FnOnce(&mut EgressProperties)) -> Self {
+    pub(crate) async fn with(set: impl FnOnce(&mut ReceiveProperties)) -> Self {
         let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
         let mut subscription = SubscriptionDescription::default();
         subscription.egress.requires_session = true;

@@ -10,7 +10,7 @@ use pipeline::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use pipeline::source::SourceConfig;
 use pipeline::view::{
     AppliedBatch, Applier, ApplierSetup, ApplyOutcome, BatchEnd, Config, DeliveredEvent, EventBody, Handle,
-    OrderingMode, ParkedStore, PipelineStart, PositionKey, Projection, ReadModel, SessionApplier, SourceHistory,
+    OrderingMode, ParkedStore, PipelineStart, PositionKey, Projection, ReadModel, SessionApplier, SourceEventReader,
     prepare,
 };
 use serde_json::{Value, json};
@@ -64,9 +64,9 @@ impl ViewFixture {
         self
     }
 
-    pub(crate) fn history(&self) -> SourceHistory {
+    pub(crate) fn history(&self) -> SourceEventReader {
         let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
-        SourceHistory::new(&self.source, &source).unwrap()
+        SourceEventReader::new(&self.source, &source).unwrap()
     }
 
     pub(crate) fn pod(&self) -> TestApplier {

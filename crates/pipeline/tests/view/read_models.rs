@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::event::{AggregateId, Operation};
 use pipeline::view::{
-    Applier, ApplierSetup, ApplyObserver, ApplyOutcome, ApplyTimings, BatchEnd, DeliveredEvent, Error, EventBody,
+    Applier, ApplierSetup, ApplyObserver, ApplyOutcome, ApplyTimestamps, BatchEnd, DeliveredEvent, Error, EventBody,
     Projection, ProjectionError, ProjectionEvent, Statements,
 };
 use serde_json::json;
@@ -219,7 +219,7 @@ impl ApplyObserver for PanickingObserver {
         false
     }
 
-    fn record_applied(&self, _: &DeliveredEvent, _: ApplyTimings) {
+    fn record_applied(&self, _: &DeliveredEvent, _: ApplyTimestamps) {
         let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         assert!(left.is_err(), "planted panic");
     }

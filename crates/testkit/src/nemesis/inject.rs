@@ -6,7 +6,7 @@ use crate::cluster::{Error, ProcessState, TestCluster};
 
 /// How to repair a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Repair {
+pub(super) enum FaultRepair {
     StartPod(usize),
     ResumePod(usize),
     ResumeAfterTakeover(PausedPod),
@@ -19,11 +19,11 @@ pub(super) enum Repair {
 }
 
 /// The result of one injection.
-pub(super) enum Injection {
+pub(super) enum InjectionResult {
     NoTarget,
     /// Needs no repair.
     Done,
-    Active(Repair),
+    Active(FaultRepair),
 }
 
 pub(super) struct FaultTarget<'a> {
@@ -31,13 +31,13 @@ pub(super) struct FaultTarget<'a> {
     /// For the random part of a fault.
     pub(super) seed: u32,
     /// The faults that are already in force.
-    pub(super) active: Vec<Repair>,
+    pub(super) active: Vec<FaultRepair>,
 }
 
 /// An armed broker fault fires this often: it lasts until it is cleared.
 const UNLIMITED: &str = "1000000000";
 
-pub(super) async fn inject(target: FaultTarget<'_>, fault: ClusterFault) -> Result<Injection, Error> {
+pub(super) async fn inject(target: FaultTarget<'_>, fault: ClusterFault) -> Result<InjectionResult, Error> {
     match fault {
         ClusterFault::Pod(selector, fault) => Ok(inject_into_pod(target.cluster, selector, fault).await),
         ClusterFault::Primary(fault) => inject_into_primary(target.cluster, fault).await,
@@ -46,74 +46,74 @@ pub(super) async fn inject(target: FaultTarget<'_>, fault: ClusterFault) -> Resu
     }
 }
 
-async fn inject_into_pod(cluster: &mut TestCluster, selector: PodSelector, fault: PodFault) -> Injection {
-    let Some(pod) = find_pod(cluster, selector).await else { return Injection::NoTarget };
+async fn inject_into_pod(cluster: &mut TestCluster, selector: PodSelector, fault: PodFault) -> InjectionResult {
+    let Some(pod) = find_pod(cluster, selector).await else { return InjectionResult::NoTarget };
     match fault {
-        PodFault::Kill if cluster.pod_mut(pod).kill().await => Injection::Active(Repair::StartPod(pod)),
+        PodFault::Kill if cluster.pod_mut(pod).kill().await => InjectionResult::Active(FaultRepair::StartPod(pod)),
         PodFault::Pause => {
             cluster.pod_mut(pod).pause().await;
-            Injection::Active(Repair::ResumePod(pod))
+            InjectionResult::Active(FaultRepair::ResumePod(pod))
         }
         PodFault::PausePastLocks => match pause_with_unsettled(cluster, pod).await {
-            Some(paused) => Injection::Active(Repair::ResumeAfterTakeover(paused)),
-            None => Injection::NoTarget,
+            Some(paused) => InjectionResult::Active(FaultRepair::ResumeAfterTakeover(paused)),
+            None => InjectionResult::NoTarget,
         },
         PodFault::Terminate => {
             cluster.pod_mut(pod).terminate();
-            Injection::Active(Repair::StartPod(pod))
+            InjectionResult::Active(FaultRepair::StartPod(pod))
         }
         // Without a primary nobody can write the lease; then this fault is skipped.
-        PodFault::RevokeLease if cluster.revoke_lease().await.unwrap_or(false) => Injection::Done,
-        PodFault::Kill | PodFault::RevokeLease => Injection::NoTarget,
+        PodFault::RevokeLease if cluster.revoke_lease().await.unwrap_or(false) => InjectionResult::Done,
+        PodFault::Kill | PodFault::RevokeLease => InjectionResult::NoTarget,
     }
 }
 
-async fn inject_into_primary(cluster: &mut TestCluster, fault: PrimaryFault) -> Result<Injection, Error> {
+async fn inject_into_primary(cluster: &mut TestCluster, fault: PrimaryFault) -> Result<InjectionResult, Error> {
     let mongo = cluster.mongo_mut();
     if !mongo.is_whole() {
-        return Ok(Injection::NoTarget);
+        return Ok(InjectionResult::NoTarget);
     }
     match fault {
         PrimaryFault::Kill => mongo.kill_primary().await?,
         PrimaryFault::Pause => mongo.pause_primary().await?,
         PrimaryFault::StepDown => {
             let is_done = mongo.step_down().await.is_ok();
-            return Ok(if is_done { Injection::Done } else { Injection::NoTarget });
+            return Ok(if is_done { InjectionResult::Done } else { InjectionResult::NoTarget });
         }
     }
-    Ok(Injection::Active(Repair::HealMongo))
+    Ok(InjectionResult::Active(FaultRepair::HealMongo))
 }
 
-async fn inject_into_broker(target: FaultTarget<'_>, fault: BrokerProcessFault) -> Injection {
+async fn inject_into_broker(target: FaultTarget<'_>, fault: BrokerProcessFault) -> InjectionResult {
     let broker = target.cluster.broker_mut();
     if broker.state() != ProcessState::Running {
-        return Injection::NoTarget;
+        return InjectionResult::NoTarget;
     }
     let (kind, one_in) = match fault {
         BrokerProcessFault::Kill => {
             broker.kill().await;
-            return Injection::Active(Repair::RestartBroker);
+            return InjectionResult::Active(FaultRepair::RestartBroker);
         }
         BrokerProcessFault::Pause => {
             broker.pause().await;
-            return Injection::Active(Repair::ResumeBroker);
+            return InjectionResult::Active(FaultRepair::ResumeBroker);
         }
         BrokerProcessFault::Throttle => ("server_busy", 8),
         BrokerProcessFault::LoseAcknowledgements => ("lose_acknowledgement", 40),
     };
     // One at a time, so that every effect counted from now on belongs to this fault.
-    if target.active.iter().any(|active| matches!(active, Repair::ClearBrokerFaults(_))) {
-        return Injection::NoTarget;
+    if target.active.iter().any(|active| matches!(active, FaultRepair::ClearBrokerFaults(_))) {
+        return InjectionResult::NoTarget;
     }
     // A broker that is too busy to respond is left alone.
-    let Ok(before) = broker.injected_faults().await else { return Injection::NoTarget };
+    let Ok(before) = broker.injected_faults().await else { return InjectionResult::NoTarget };
     let (topic, seed) = (broker.topic(), target.seed);
     let fault = format!(
         r#"{{"kind": "{kind}", "entity": "{topic}", "times": {UNLIMITED}, "one_in": {one_in}, "seed": {seed}}}"#
     );
     match broker.inject_fault(&fault).await {
-        Ok(()) => Injection::Active(Repair::ClearBrokerFaults(before)),
-        Err(_) => Injection::NoTarget,
+        Ok(()) => InjectionResult::Active(FaultRepair::ClearBrokerFaults(before)),
+        Err(_) => InjectionResult::NoTarget,
     }
 }
 
@@ -122,14 +122,14 @@ async fn inject_into_link(
     selector: PodSelector,
     far_end: LinkTarget,
     fault: LinkFault,
-) -> Injection {
-    let Some(pod) = find_pod(cluster, selector).await else { return Injection::NoTarget };
-    let repair = Repair::HealLink(pod, far_end);
+) -> InjectionResult {
+    let Some(pod) = find_pod(cluster, selector).await else { return InjectionResult::NoTarget };
+    let repair = FaultRepair::HealLink(pod, far_end);
     match cluster.pod(pod).link(far_end).filter(|_| !active.contains(&repair)) {
-        None => Injection::NoTarget,
+        None => InjectionResult::NoTarget,
         Some(link) => {
             link.inject(fault.network_fault()).await;
-            Injection::Active(repair)
+            InjectionResult::Active(repair)
         }
     }
 }
@@ -145,29 +145,31 @@ async fn find_pod(cluster: &mut TestCluster, selector: PodSelector) -> Option<us
 }
 
 /// Repairs a fault; returns how often it took effect, where that is known.
-pub(super) async fn repair(cluster: &mut TestCluster, repair: Repair) -> Result<u64, Error> {
+pub(super) async fn repair(cluster: &mut TestCluster, repair: FaultRepair) -> Result<u64, Error> {
     match repair {
-        Repair::StartPod(pod) if cluster.pod(pod).state() == ProcessState::Stopped => cluster.restart_pod(pod).await?,
-        Repair::ResumePod(pod) => cluster.pod_mut(pod).resume(),
-        Repair::ResumeAfterTakeover(paused) => return Ok(resume_after_takeover(cluster, paused).await),
-        Repair::HealLink(pod, far_end) => {
+        FaultRepair::StartPod(pod) if cluster.pod(pod).state() == ProcessState::Stopped => {
+            cluster.restart_pod(pod).await?
+        }
+        FaultRepair::ResumePod(pod) => cluster.pod_mut(pod).resume(),
+        FaultRepair::ResumeAfterTakeover(paused) => return Ok(resume_after_takeover(cluster, paused).await),
+        FaultRepair::HealLink(pod, far_end) => {
             if let Some(link) = cluster.pod(pod).link(far_end) {
                 link.heal().await;
             }
         }
-        Repair::HealMongo => cluster.mongo_mut().heal().await?,
-        Repair::RestartBroker if cluster.broker().state() == ProcessState::Stopped => {
+        FaultRepair::HealMongo => cluster.mongo_mut().heal().await?,
+        FaultRepair::RestartBroker if cluster.broker().state() == ProcessState::Stopped => {
             cluster.broker_mut().restart().await?;
         }
-        Repair::ResumeBroker => cluster.broker_mut().resume(),
-        Repair::ClearBrokerFaults(before) => {
+        FaultRepair::ResumeBroker => cluster.broker_mut().resume(),
+        FaultRepair::ClearBrokerFaults(before) => {
             // A broker that was killed meanwhile has lost its faults and their count. One that does not respond now is
             // healed at the end of the plan.
             let now = cluster.broker().injected_faults().await.unwrap_or(0);
             let _ = cluster.broker().clear_faults().await;
             return Ok(now.saturating_sub(before));
         }
-        Repair::StartPod(_) | Repair::RestartBroker => {}
+        FaultRepair::StartPod(_) | FaultRepair::RestartBroker => {}
     }
     Ok(0)
 }

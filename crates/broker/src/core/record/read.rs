@@ -86,8 +86,8 @@ fn read_targets(r: &mut RecordDecoder<'_>) -> DecodeResult<Vec<EnqueueTarget>> {
     (0..r.read_length()?).map(|_| target(r)).collect()
 }
 
-fn read_dead_lettered<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<DeadLettered<'a>> {
-    Ok(DeadLettered {
+fn read_dead_lettered<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<DeadLetteredRecord<'a>> {
+    Ok(DeadLetteredRecord {
         queue: r.read_queue()?,
         session: r.read_option_text()?,
         sequence: SequenceNumber(r.read_int()?),
@@ -98,8 +98,8 @@ fn read_dead_lettered<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<DeadLettere
     })
 }
 
-fn read_message_updated<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<MessageUpdated<'a>> {
-    Ok(MessageUpdated {
+fn read_message_updated<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<MessageUpdatedRecord<'a>> {
+    Ok(MessageUpdatedRecord {
         queue: r.read_queue()?,
         session: r.read_option_text()?,
         counter: r.read_int()?,
@@ -109,7 +109,7 @@ fn read_message_updated<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<MessageUp
     })
 }
 
-fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<MessageOverrides>>> {
+fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<DeliveryOverrides>>> {
     if !read_flag(r)? {
         return Ok(None);
     }
@@ -119,7 +119,7 @@ fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<MessageO
     let properties = (0..r.read_length()?)
         .map(|_| Ok((r.read_text()?.into(), Bytes::copy_from_slice(r.read_bytes()?))))
         .collect::<DecodeResult<Vec<_>>>()?;
-    Ok(Some(Arc::new(MessageOverrides { reason, description, enqueued_sequence, properties })))
+    Ok(Some(Arc::new(DeliveryOverrides { reason, description, enqueued_sequence, properties })))
 }
 
 fn read_session_state<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<SessionStateRecord<'a>> {
@@ -133,10 +133,10 @@ fn read_session_state<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<SessionStat
     Ok(SessionStateRecord { queue, session, at, state })
 }
 
-fn read_moved<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<BodyMoved<'a>> {
+fn read_moved<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<BodyMovedRecord<'a>> {
     let from = r.read_location()?;
     let owners = (0..r.read_length()?).map(|_| read_owner(r)).collect::<DecodeResult<Vec<_>>>()?;
-    Ok(BodyMoved { from, owners, original: r.read_bytes()? })
+    Ok(BodyMovedRecord { from, owners, original: r.read_bytes()? })
 }
 
 fn read_owner<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<BodyOwner<'a>> {

@@ -13,8 +13,8 @@ fn round_trip(record: &JournalRecord<'_>) {
 
 const HERE: JournalLocation = JournalLocation { segment: 3, offset: u32::MAX, len: 1024 };
 
-fn overridden() -> Arc<MessageOverrides> {
-    Arc::new(MessageOverrides {
+fn overridden() -> Arc<DeliveryOverrides> {
+    Arc::new(DeliveryOverrides {
         reason: Some("why".into()),
         description: None,
         enqueued_sequence: Some(SequenceNumber::new(3, 9)),
@@ -78,7 +78,7 @@ fn every_record_decodes_and_no_prefix_does() {
         }),
         JournalRecord::Cancelled { entity, counters: vec![1, 2, 700] },
         JournalRecord::Settled { queue, session: Some(""), counters: vec![9, 10, 11] },
-        JournalRecord::DeadLettered(DeadLettered {
+        JournalRecord::DeadLettered(DeadLetteredRecord {
             queue,
             session: Some("s"),
             sequence: SequenceNumber::new(1, 2),
@@ -87,7 +87,7 @@ fn every_record_decodes_and_no_prefix_does() {
             location: HERE,
             overrides: overridden(),
         }),
-        JournalRecord::MessageUpdated(MessageUpdated {
+        JournalRecord::MessageUpdated(MessageUpdatedRecord {
             queue,
             session: None,
             counter: 4,
@@ -113,7 +113,7 @@ fn every_record_decodes_and_no_prefix_does() {
             at,
             state: SessionStateLocation::At(HERE),
         }),
-        JournalRecord::BodyMoved(BodyMoved { from: HERE, owners, original: b"meta" }),
+        JournalRecord::BodyMoved(BodyMovedRecord { from: HERE, owners, original: b"meta" }),
         JournalRecord::Backlog(BacklogRecord {
             queue,
             session: Some("s"),
@@ -154,7 +154,8 @@ fn an_envelope_decodes_after_its_body_moved() {
     JournalRecord::EnqueuedRecord(EnqueuedRecord { due_at: Some(Timestamp(1_900_000_000_000)), ..enqueued(Some("s")) })
         .encode(&mut original);
     let mut moved = Vec::new();
-    JournalRecord::BodyMoved(BodyMoved { from: HERE, owners: Vec::new(), original: &original }).encode(&mut moved);
+    JournalRecord::BodyMoved(BodyMovedRecord { from: HERE, owners: Vec::new(), original: &original })
+        .encode(&mut moved);
     let direct = StoredEnvelope::decode(&original.into()).unwrap();
     assert_eq!(StoredEnvelope::decode(&moved.into()).unwrap(), direct);
     assert_eq!(direct.enqueued_at, Timestamp(1_900_000_000_000));

@@ -116,7 +116,7 @@ fn write_targets(w: &mut RecordEncoder<'_>, targets: &[EnqueueTarget]) {
     }
 }
 
-fn write_dead_lettered(w: &mut RecordEncoder<'_>, record: &DeadLettered<'_>) {
+fn write_dead_lettered(w: &mut RecordEncoder<'_>, record: &DeadLetteredRecord<'_>) {
     w.write_byte(kind::DEAD_LETTERED);
     w.write_queue(record.queue);
     w.write_option_text(record.session);
@@ -127,7 +127,7 @@ fn write_dead_lettered(w: &mut RecordEncoder<'_>, record: &DeadLettered<'_>) {
     write_overrides(w, Some(&record.overrides));
 }
 
-fn write_message_updated(w: &mut RecordEncoder<'_>, record: &MessageUpdated<'_>) {
+fn write_message_updated(w: &mut RecordEncoder<'_>, record: &MessageUpdatedRecord<'_>) {
     w.write_byte(kind::OVERRIDDEN);
     w.write_queue(record.queue);
     w.write_option_text(record.session);
@@ -137,7 +137,7 @@ fn write_message_updated(w: &mut RecordEncoder<'_>, record: &MessageUpdated<'_>)
     write_overrides(w, record.overrides.as_deref());
 }
 
-fn write_overrides(w: &mut RecordEncoder<'_>, overrides: Option<&MessageOverrides>) {
+fn write_overrides(w: &mut RecordEncoder<'_>, overrides: Option<&DeliveryOverrides>) {
     w.write_byte(overrides.is_some().into());
     let Some(overrides) = overrides else { return };
     w.write_option_text(overrides.reason.as_deref());
@@ -165,7 +165,7 @@ fn write_session_state(w: &mut RecordEncoder<'_>, record: &SessionStateRecord<'_
     }
 }
 
-fn write_moved(w: &mut RecordEncoder<'_>, record: &BodyMoved<'_>) {
+fn write_moved(w: &mut RecordEncoder<'_>, record: &BodyMovedRecord<'_>) {
     w.write_byte(kind::BODY_MOVED);
     w.write_location(record.from);
     w.write_int(record.owners.len() as u64);

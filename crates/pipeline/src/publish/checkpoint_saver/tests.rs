@@ -5,9 +5,9 @@ use mongo_error::DriverError;
 use mongodb::bson::Timestamp;
 
 use super::*;
-use crate::checkpoint::{Checkpoint, CheckpointPhase, Claim};
+use crate::checkpoint::{Checkpoint, CheckpointClaim, CheckpointPhase};
 use crate::event::{Epoch, Term};
-use crate::publish::prefix::tests::position;
+use crate::publish::acknowledged_prefix::tests::position;
 
 /// A store with a term fence that fails a given number of times.
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct MemoryStore {
 }
 
 impl CheckpointStore for MemoryStore {
-    async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
+    async fn claim(&self, claim: &CheckpointClaim) -> Result<Checkpoint, Error> {
         *self.term.lock().unwrap() = claim.term;
         Ok(Checkpoint {
             term: claim.term,
@@ -32,7 +32,7 @@ impl CheckpointStore for MemoryStore {
 
     async fn save(
         &self,
-        claim: &Claim,
+        claim: &CheckpointClaim,
         _: Epoch,
         phase: &CheckpointPhase,
         _: Option<Timestamp>,
@@ -51,7 +51,7 @@ impl CheckpointStore for MemoryStore {
         Ok(SaveResult::Saved)
     }
 
-    async fn begin_epoch(&self, _: &Claim, ended: Epoch, _: &CheckpointPhase) -> Result<Epoch, Error> {
+    async fn begin_epoch(&self, _: &CheckpointClaim, ended: Epoch, _: &CheckpointPhase) -> Result<Epoch, Error> {
         Ok(ended.next())
     }
 
@@ -61,7 +61,7 @@ impl CheckpointStore for MemoryStore {
 }
 
 fn saver(store: &Arc<MemoryStore>, now: Instant) -> CheckpointSaver<MemoryStore> {
-    let claim = Claim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "a".into() };
+    let claim = CheckpointClaim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "a".into() };
     *store.term.lock().unwrap() = claim.term;
     let interval = CheckpointInterval::Every(Duration::from_millis(200));
     CheckpointSaver::new(

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checkpoint::CheckpointPhase;
-use crate::publish::prefix::{AcknowledgedPrefix, tests::position};
+use crate::publish::acknowledged_prefix::{AcknowledgedPrefix, tests::position};
 
 const LIMITS: BatchLimits = BatchLimits { count: 4, bytes: 100_000, linger: Duration::ZERO };
 const WINDOW: WindowLimits = WindowLimits { events: 40, bytes: 4_000 };
@@ -39,7 +39,7 @@ struct LanesModel {
     prefix: AcknowledgedPrefix,
     now: Instant,
     pushed: u64,
-    ordinals: BTreeMap<u64, EventOrdinal>,
+    ordinals: BTreeMap<u64, CaptureOrdinal>,
     /// By session: what is not acknowledged, oldest first.
     open: BTreeMap<String, Vec<u64>>,
     /// Placeholders, with their lane.
@@ -114,7 +114,7 @@ impl LanesModel {
         let (token, session, taken) = self.in_flight.swap_remove(which);
         let alone = self.lanes.refuse(token);
         assert_eq!(alone.is_some(), taken.len() == 1);
-        if let Some(RefusedMessage { lane, ordinal, message }) = alone {
+        if let Some(RefusedSend { lane, ordinal, message }) = alone {
             assert_eq!(ordinal, self.ordinals[&taken[0]]);
             assert_eq!(self.tried.remove(&taken[0]).unwrap().1, message);
             self.unfulfilled.push((lane, session, taken[0]));

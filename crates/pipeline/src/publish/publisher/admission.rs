@@ -9,9 +9,9 @@ use super::window::{AdmittedEvent, SendWindow};
 use crate::capture::CaptureItem;
 use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{AggregateId, ChangeEvent};
+use crate::publish::acknowledged_prefix::CheckpointPosition;
 use crate::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
-use crate::publish::pending_writes::{PendingWrites, ReservedSlot};
-use crate::publish::prefix::CheckpointPosition;
+use crate::publish::pending_writes::{PendingWrites, RejectedEventSlot};
 use crate::publish::rejected::{RejectReason, RejectedEvent};
 use crate::publish::topic::LinkLimits;
 use crate::trace::TraceSampling;
@@ -21,7 +21,7 @@ const EVENTS_PER_ROUND: usize = 512;
 /// Memory of an event besides its document: properties, token and bookkeeping.
 const OVERHEAD: usize = 1_024;
 
-pub(super) struct Admission {
+pub(super) struct AdmissionResult {
     encoder: Encoder,
     /// Captured, and not yet in the window.
     pending: VecDeque<CaptureItem>,
@@ -46,7 +46,7 @@ enum OversizeWrite {
     Reject { event: Box<RejectedEvent>, marker: Option<Bytes> },
 }
 
-impl Admission {
+impl AdmissionResult {
     pub(super) fn new(encoder: Encoder, max_unsaved: u64) -> Self {
         let pending = VecDeque::new();
         Self { encoder, pending, input_ended: false, unsaved: 0, max_unsaved, is_closed: false }
@@ -149,7 +149,7 @@ impl Admission {
                 to.writes.store_body(lane, ordinal, id.as_str().to_owned(), body, message);
             }
             Some(OversizeWrite::Reject { event, marker }) => {
-                to.writes.reject(ordinal, *event, Some(ReservedSlot { lane, marker }));
+                to.writes.reject(ordinal, *event, Some(RejectedEventSlot { lane, marker }));
             }
         }
     }

@@ -12,9 +12,9 @@ use crate::error_chain::error_chain;
 use crate::error_policy::{self, SendErrorAction};
 use crate::publish::batch::BatchLimits;
 use crate::publish::error::Error;
-use crate::publish::lanes::RefusedMessage;
+use crate::publish::lanes::RefusedSend;
 use crate::publish::message::rejected_marker;
-use crate::publish::pending_writes::ReservedSlot;
+use crate::publish::pending_writes::RejectedEventSlot;
 use crate::publish::rejected::{RejectReason, RejectedEvent};
 use crate::publish::topic::{LinkLimits, PublishTopic};
 use crate::retry::backoff;
@@ -125,14 +125,14 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
 
     /// A refused batch is resent as single messages. A refused message is stored as rejected, and a marker replaces it.
     fn on_refused(&mut self, token: u64, error: &servicebus::Error) {
-        let Some(RefusedMessage { lane, ordinal, message }) = self.window.refuse(token) else { return };
+        let Some(RefusedSend { lane, ordinal, message }) = self.window.refuse(token) else { return };
         let message = amqp::Message::parse(message).expect("a message we encoded can be decoded");
         let marker = rejected_marker(&message);
         // A marker has no marker: its event is stored already.
         let what = if marker.is_some() { "refused" } else { "refused, and so was its marker" };
         let reason = RejectReason::Refused(format!("{what}: {}", error_chain(error)));
         let event = RejectedEvent::from_message(&message, reason);
-        self.pending_writes.reject(ordinal, event, Some(ReservedSlot { lane, marker }));
+        self.pending_writes.reject(ordinal, event, Some(RejectedEventSlot { lane, marker }));
     }
 
     fn gate_closed(&self) -> Error {

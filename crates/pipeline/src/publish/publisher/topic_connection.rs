@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use servicebus::{EncodedMessage, SendOutcome};
 
 use super::window::SendWindow;
-use crate::publish::handle::PauseReason;
+use crate::publish::monitor::PauseReason;
 use crate::publish::topic::{LinkLimits, PublishTopic, SenderLink};
 use crate::retry::backoff;
 

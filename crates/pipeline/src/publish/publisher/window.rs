@@ -8,11 +8,11 @@ use bytes::Bytes;
 use servicebus::EncodedMessage;
 
 use crate::event::ChangeEvent;
+use crate::publish::acknowledged_prefix::{AcknowledgedPrefix, CaptureOrdinal, CheckpointPosition};
 use crate::publish::batch::{BatchLimits, WindowEntry};
-use crate::publish::lanes::{LaneId, LaneTransfer, Lanes, RefusedMessage, WindowLimits};
+use crate::publish::lanes::{LaneId, LaneTransfer, Lanes, RefusedSend, WindowLimits};
 use crate::publish::message::EventMessageId;
 use crate::publish::pending_writes::CompletedWrite;
-use crate::publish::prefix::{AcknowledgedPrefix, CheckpointPosition, EventOrdinal};
 use crate::publish::traced_events::{PublishedTrace, TracedEvents};
 
 /// The credit of the link. More transfers would only queue there, where they cannot be batched any more.
@@ -56,7 +56,7 @@ impl SendWindow {
         self.traces.start(event, id)
     }
 
-    pub(super) fn push(&mut self, session: &str, event: AdmittedEvent, now: Instant) -> (LaneId, EventOrdinal) {
+    pub(super) fn push(&mut self, session: &str, event: AdmittedEvent, now: Instant) -> (LaneId, CaptureOrdinal) {
         let AdmittedEvent { position, weight, message, trace } = event;
         let ordinal = self.prefix.push_event(position);
         self.traces.track(ordinal, trace);
@@ -64,7 +64,7 @@ impl SendWindow {
     }
 
     /// Adds an event that is never sent; it counts as acknowledged when it is stored.
-    pub(super) fn push_without_lane(&mut self, position: CheckpointPosition) -> EventOrdinal {
+    pub(super) fn push_without_lane(&mut self, position: CheckpointPosition) -> CaptureOrdinal {
         self.prefix.push_event(position)
     }
 
@@ -119,7 +119,7 @@ impl SendWindow {
         self.lanes.retry(token, at);
     }
 
-    pub(super) fn refuse(&mut self, token: u64) -> Option<RefusedMessage> {
+    pub(super) fn refuse(&mut self, token: u64) -> Option<RefusedSend> {
         self.lanes.refuse(token)
     }
 

@@ -21,17 +21,17 @@ use super::sub_group::{SubGroup, group_by_aggregate};
 use crate::failpoints::{Failpoint, LoopStall};
 use crate::retry;
 use crate::trace::wall_clock;
-use crate::view::config::Config;
+use crate::view::applier_config::Config;
 use crate::view::counters::ApplyCounters;
 use crate::view::error::Error;
 use crate::view::identity::Identity;
 use crate::view::indices::EventIndex;
-use crate::view::observer::{ApplyObserver, ApplyTimings};
+use crate::view::observer::{ApplyObserver, ApplyTimestamps};
 use crate::view::plan::{ApplyOutcome, ApplyRules, PendingEvent, PlannedOutcome};
 use crate::view::transaction::{TransactionAttempt, TransactionFailure, TransactionStore};
 
 /// Runs the groups of a pod.
-pub(in crate::view) struct GroupRunner {
+pub(in crate::view) struct TransactionGroupRunner {
     store: TransactionStore,
     rules: ApplyRules,
     counters: Arc<ApplyCounters>,
@@ -41,7 +41,7 @@ pub(in crate::view) struct GroupRunner {
     retry_lock: Mutex<()>,
     blocked: BlockedAggregates,
     orphaned: OrphanedTransactions,
-    first_events: FirstEventTrust,
+    first_events: FirstEventShortcut,
     /// Cancelled when the pod stops: no transaction starts or is retried after that.
     stopping: CancellationToken,
     /// Set before the first event, if at all.
@@ -52,7 +52,7 @@ pub(in crate::view) struct GroupRunner {
 const FIRST_BACKOFF: Duration = Duration::from_millis(4);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
-impl GroupRunner {
+impl TransactionGroupRunner {
     pub(in crate::view) fn new(
         config: &Config,
         store: TransactionStore,
@@ -68,7 +68,7 @@ impl GroupRunner {
             blocked: BlockedAggregates::default(),
             orphaned: OrphanedTransactions::new(&rules.naming.pipeline),
             rules,
-            first_events: FirstEventTrust::default(),
+            first_events: FirstEventShortcut::default(),
             stopping: CancellationToken::new(),
             observer: OnceLock::new(),
         }
@@ -243,7 +243,8 @@ impl GroupRunner {
         for (index, outcome) in outcomes {
             if let PlannedOutcome::Done(ApplyOutcome::Applied) = outcome {
                 let PendingEvent { event, submitted_at, .. } = &events[*index];
-                observer.record_applied(event, ApplyTimings { submitted_at: *submitted_at, started_at, committed_at });
+                observer
+                    .record_applied(event, ApplyTimestamps { submitted_at: *submitted_at, started_at, committed_at });
             }
         }
     }
@@ -251,14 +252,14 @@ impl GroupRunner {
 
 /// Whether an event that claims to be the first of its aggregate is applied without reading the cursor.
 #[derive(Default)]
-struct FirstEventTrust {
+struct FirstEventShortcut {
     groups_to_verify: AtomicU32,
 }
 
 /// Redelivered events rarely come alone, so after one the next groups read their cursors.
 const VERIFIED_GROUPS: u32 = 100;
 
-impl FirstEventTrust {
+impl FirstEventShortcut {
     /// Counts one group.
     fn is_trusted(&self) -> bool {
         self.groups_to_verify.fetch_update(Relaxed, Relaxed, |groups| groups.checked_sub(1)).is_err()

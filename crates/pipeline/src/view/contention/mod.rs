@@ -5,7 +5,7 @@
 //!
 //! Reading order, from the session to the server:
 //! 1. [`session_applier`]: one batch per session at a time; asks the source about gaps, outside any transaction.
-//! 2. [`submission_queue`]: collects the submissions of all sessions into groups, one transaction each.
+//! 2. [`group_commit_queue`]: collects the submissions of all sessions into groups, one transaction each.
 //! 3. [`open_group`]: one group until every submission has its reply.
 //! 4. [`group_runner`]: runs a group, retries conflicts, and splits it into [`sub_group`]s when a statement is refused or a conflict lasts.
 //! 5. [`blocked_aggregates`]: aggregates on a locked document wait apart from the others.
@@ -13,14 +13,14 @@
 
 mod blocked_aggregates;
 mod event_results;
+mod group_commit_queue;
 mod group_runner;
 mod open_group;
 mod orphaned_transactions;
 mod session_applier;
 mod sub_group;
-mod submission_queue;
 
-pub(super) use group_runner::GroupRunner;
+pub(super) use group_commit_queue::{GroupCommitQueue, GroupLimits, TransactionGroup};
+pub(super) use group_runner::TransactionGroupRunner;
 pub(super) use open_group::OpenGroup;
 pub use session_applier::{AppliedBatch, BatchEnd, SessionApplier};
-pub(super) use submission_queue::{GroupLimits, SubmissionQueue, TransactionGroup};

@@ -5,9 +5,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 
 use super::event_results::{EventResult, EventResults};
-use super::group_runner::GroupRunner;
+use super::group_commit_queue::Submission;
+use super::group_runner::TransactionGroupRunner;
 use super::sub_group::group_by_aggregate;
-use super::submission_queue::Submission;
 use crate::view::plan::PendingEvent;
 
 /// The events of several submissions, with the replies that are still due.
@@ -37,12 +37,12 @@ impl OpenGroup {
     }
 
     /// Runs the group. Only events of blocked aggregates stay unresolved.
-    pub(in crate::view) async fn resolve(&mut self, runner: &GroupRunner) {
+    pub(in crate::view) async fn resolve(&mut self, runner: &TransactionGroupRunner) {
         runner.resolve(&self.events, &mut self.results).await;
     }
 
     /// Resolves blocked aggregates side by side, as each may wait for another document, and replies as soon as possible.
-    pub(in crate::view) async fn resolve_blocked(mut self, runner: &GroupRunner) {
+    pub(in crate::view) async fn resolve_blocked(mut self, runner: &TransactionGroupRunner) {
         let events = std::mem::take(&mut self.events);
         let aggregates = group_by_aggregate(&events, &self.results.unresolved_indices()).into_iter();
         let mut waits: FuturesUnordered<_> =

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::event_results::EventResult;
-use super::submission_queue::Submission;
+use super::group_commit_queue::Submission;
 use crate::failpoints::Failpoint;
 use crate::retry;
 use crate::view::applier::ApplierContext;
@@ -22,7 +22,7 @@ use crate::view::error::Error;
 use crate::view::identity::Identity;
 use crate::view::indices::BatchIndex;
 use crate::view::plan::{ApplyOutcome, PendingEvent, PlannedOutcome};
-use crate::view::source_history::SourceHistory;
+use crate::view::source_event_reader::SourceEventReader;
 
 /// [`apply`](Self::apply) takes `&mut self`, so that a session cannot have two transactions in flight. If a call is cancelled, the next one
 /// waits for its results.
@@ -184,7 +184,7 @@ impl SessionApplier {
         end
     }
 
-    fn history(&self) -> Result<&SourceHistory, Error> {
+    fn history(&self) -> Result<&SourceEventReader, Error> {
         self.context.history.as_ref().ok_or(Error::Unreadable {
             what: "source",
             field: "sequence",

@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, DateTime, RawArrayBuf, RawBson, RawBsonRef, RawDocumen
 
 use super::{ParkReason, ParkedEntry};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
-use crate::view::cursor_document::{CursorNaming, FORMAT, StoredDocument, to_i64};
+use crate::view::cursor_document::{CursorIdScheme, FORMAT, StoredDocument, to_i64};
 use crate::view::delivered_event::{DeliveredEvent, EventBody, PositionKey};
 use crate::view::error::Error;
 
@@ -73,7 +73,7 @@ fn read_dead_letter_ids(document: &RawDocument) -> Vec<String> {
 
 /// The `_id` of a queued event. The ids of one queue are adjacent and in the order of their numbers.
 pub(in crate::view) fn parked_event_id(
-    naming: &CursorNaming,
+    naming: &CursorIdScheme,
     namespace: &Namespace,
     aggregate: &AggregateId,
     model: &str,

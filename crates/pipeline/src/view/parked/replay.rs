@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
 
 use super::ParkedEntry;
 use super::document::DISCARDED;
-use super::store::{ParkedStore, QueueOperation, Queued};
+use super::store::{ParkedQueueOperation, ParkedStore, Queued};
 use crate::error_policy::{self, ErrorClass};
 use crate::view::delivered_event::{DeliveredEvent, EventBody};
 use crate::view::error::Error;
@@ -78,12 +78,12 @@ impl ParkedStore {
         &self,
         session: &mut ClientSession,
         queued: &[Queued],
-        operation: &QueueOperation,
+        operation: &ParkedQueueOperation,
     ) -> Result<(), TransactionFailure> {
         if queued.is_empty() {
             return Ok(());
         }
-        if let QueueOperation::Discard(_) = operation {
+        if let ParkedQueueOperation::Discard(_) = operation {
             let kept: Vec<RawDocumentBuf> = queued.iter().map(|(raw, ..)| to_discarded(raw)).collect();
             for documents in commands::chunks_by_size(&kept) {
                 let command = commands::insert_command(PARKED_EVENTS, documents.iter());

@@ -14,12 +14,12 @@ use super::ParkedEntry;
 use super::document::{WAITING, parked_event_id, read_event};
 use super::replay::remaining_entry;
 use crate::event::{AggregateId, Namespace};
-use crate::view::config::Config;
-use crate::view::cursor_document::{CursorNaming, StoredFlags, cursor_statement, read_cursor};
+use crate::view::applier_config::Config;
+use crate::view::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_statement, read_cursor};
 use crate::view::delivered_event::DeliveredEvent;
 use crate::view::error::Error;
 use crate::view::projection::Projection;
-use crate::view::source_history::SourceHistory;
+use crate::view::source_event_reader::SourceEventReader;
 use crate::view::transaction::{TransactionFailure, TransactionStore};
 use crate::view::{CURSORS, PARKED_EVENTS, commands};
 
@@ -34,9 +34,9 @@ pub(super) type Queued = (RawDocumentBuf, i64, DeliveredEvent);
 /// The parked aggregates of one pipeline.
 pub struct ParkedStore {
     pub(super) store: TransactionStore,
-    naming: CursorNaming,
+    naming: CursorIdScheme,
     pub(super) models: Vec<Arc<dyn Projection>>,
-    pub(super) history: Option<SourceHistory>,
+    pub(super) history: Option<SourceEventReader>,
 }
 
 /// An aggregate parked in one read model.
@@ -59,7 +59,7 @@ pub enum DiscardScope {
 }
 
 /// Result of one transaction.
-enum QueueStep {
+enum ParkedQueueResult {
     /// So many events were replayed or discarded; `remaining` is the entry now.
     Done {
         events: u64,
@@ -72,7 +72,7 @@ enum QueueStep {
 }
 
 /// What is done with the first events of the queue.
-pub(super) enum QueueOperation {
+pub(super) enum ParkedQueueOperation {
     Replay { upto: Option<i64> },
     Discard(DiscardScope),
 }
@@ -83,10 +83,10 @@ impl ParkedStore {
         pipeline: impl Into<String>,
         by_collection: bool,
         models: Vec<Arc<dyn Projection>>,
-        history: Option<SourceHistory>,
+        history: Option<SourceEventReader>,
     ) -> Self {
         let store = TransactionStore { database, within: Config::default().transaction_within };
-        Self { store, naming: CursorNaming { pipeline: pipeline.into(), by_collection }, models, history }
+        Self { store, naming: CursorIdScheme { pipeline: pipeline.into(), by_collection }, models, history }
     }
 
     /// Parked aggregates; at most `limit`.
@@ -145,15 +145,18 @@ impl ParkedStore {
         let mut refused: Option<(i64, String)> = None;
         loop {
             let upto = refused.as_ref().map(|(done, _)| *done);
-            match (self.run_step(aggregate, namespace, model, &QueueOperation::Replay { upto }).await?, refused.take())
-            {
-                (QueueStep::Done { events, remaining: None }, _) => return Ok(replayed + events),
-                (QueueStep::Done { .. }, Some((_, detail))) | (QueueStep::Refused { done: 0, detail }, _) => {
+            match (
+                self.run_step(aggregate, namespace, model, &ParkedQueueOperation::Replay { upto }).await?,
+                refused.take(),
+            ) {
+                (ParkedQueueResult::Done { events, remaining: None }, _) => return Ok(replayed + events),
+                (ParkedQueueResult::Done { .. }, Some((_, detail)))
+                | (ParkedQueueResult::Refused { done: 0, detail }, _) => {
                     return Err(still(detail));
                 }
-                (QueueStep::Done { events, remaining: Some(_) }, None) => replayed += events,
+                (ParkedQueueResult::Done { events, remaining: Some(_) }, None) => replayed += events,
                 // Repeat with only the events that succeeded, as this transaction is rolled back.
-                (QueueStep::Refused { done, detail }, _) => refused = Some((done, detail)),
+                (ParkedQueueResult::Refused { done, detail }, _) => refused = Some((done, detail)),
             }
         }
     }
@@ -168,10 +171,12 @@ impl ParkedStore {
     ) -> Result<u64, Error> {
         let mut to_discarded = 0;
         loop {
-            match self.run_step(aggregate, namespace, model, &QueueOperation::Discard(what)).await? {
-                QueueStep::Done { events, remaining: Some(_) } if what == DiscardScope::All => to_discarded += events,
-                QueueStep::Done { events, .. } => return Ok(to_discarded + events),
-                QueueStep::Refused { detail, .. } => {
+            match self.run_step(aggregate, namespace, model, &ParkedQueueOperation::Discard(what)).await? {
+                ParkedQueueResult::Done { events, remaining: Some(_) } if what == DiscardScope::All => {
+                    to_discarded += events
+                }
+                ParkedQueueResult::Done { events, .. } => return Ok(to_discarded + events),
+                ParkedQueueResult::Refused { detail, .. } => {
                     return Err(Error::ReplayRefused { model: model.to_owned(), detail });
                 }
             }
@@ -183,15 +188,15 @@ impl ParkedStore {
         aggregate: &AggregateId,
         namespace: &Namespace,
         model: &str,
-        operation: &QueueOperation,
-    ) -> Result<QueueStep, Error> {
+        operation: &ParkedQueueOperation,
+    ) -> Result<ParkedQueueResult, Error> {
         let (mut attempts, mut in_doubt) = (0, false);
         loop {
             match self.run_transaction(aggregate, namespace, model, operation).await {
                 Ok(run_step) => return Ok(run_step),
                 // The commit with the unknown result had emptied the queue.
                 Err(TransactionFailure::Fatal(Error::NotParked(_))) if in_doubt => {
-                    return Ok(QueueStep::Done { events: 0, remaining: None });
+                    return Ok(ParkedQueueResult::Done { events: 0, remaining: None });
                 }
                 Err(TransactionFailure::Transient(_)) if attempts < MAX_ATTEMPTS => {
                     attempts += 1;
@@ -222,14 +227,14 @@ impl ParkedStore {
         aggregate: &AggregateId,
         namespace: &Namespace,
         model: &str,
-        operation: &QueueOperation,
-    ) -> Result<QueueStep, TransactionFailure> {
+        operation: &ParkedQueueOperation,
+    ) -> Result<ParkedQueueResult, TransactionFailure> {
         let deadline = Instant::now() + self.store.within;
         let mut session = self.store.begin().await?;
         let run_step = self.write(&mut session, aggregate, namespace, model, operation).await;
         match run_step {
-            Ok(QueueStep::Done { .. }) => self.store.commit(&mut session, deadline).await?,
-            Ok(QueueStep::Refused { .. }) | Err(_) => drop(session.abort_transaction().await),
+            Ok(ParkedQueueResult::Done { .. }) => self.store.commit(&mut session, deadline).await?,
+            Ok(ParkedQueueResult::Refused { .. }) | Err(_) => drop(session.abort_transaction().await),
         }
         run_step
     }
@@ -240,27 +245,27 @@ impl ParkedStore {
         aggregate: &AggregateId,
         namespace: &Namespace,
         model: &str,
-        operation: &QueueOperation,
-    ) -> Result<QueueStep, TransactionFailure> {
+        operation: &ParkedQueueOperation,
+    ) -> Result<ParkedQueueResult, TransactionFailure> {
         let id = self.naming.id(namespace, aggregate);
         // This transaction also writes the cursor, so it conflicts with a concurrent one of the applier.
         let mut cursors = self.store.find_cursors(session, std::slice::from_ref(&id)).await?;
         let mut cursor = cursors.remove(&self.naming.identity(namespace, aggregate)).unwrap_or_default();
-        let stored = StoredFlags::of(&cursor);
+        let stored = StoredCursorFields::of(&cursor);
         let Some(parked) = cursor.parked.get(model).cloned() else {
             return Err(TransactionFailure::Fatal(Error::NotParked(model.to_owned())));
         };
         let limit = match operation {
-            QueueOperation::Replay { upto } => upto.unwrap_or(PAGE_EVENTS),
-            QueueOperation::Discard(DiscardScope::First) => 1,
-            QueueOperation::Discard(DiscardScope::All) => PAGE_EVENTS,
+            ParkedQueueOperation::Replay { upto } => upto.unwrap_or(PAGE_EVENTS),
+            ParkedQueueOperation::Discard(DiscardScope::First) => 1,
+            ParkedQueueOperation::Discard(DiscardScope::All) => PAGE_EVENTS,
         };
         let queued =
             self.read_queue(session, self.queue_filter(aggregate, namespace, model, parked.head), limit).await?;
-        if let QueueOperation::Replay { .. } = operation
+        if let ParkedQueueOperation::Replay { .. } = operation
             && let Err((done, detail)) = self.replay(session, model, &queued).await?
         {
-            return Ok(QueueStep::Refused { done, detail });
+            return Ok(ParkedQueueResult::Refused { done, detail });
         }
         self.remove_from_queue(session, &queued, operation).await?;
         let remaining = remaining_entry(&parked, &queued);
@@ -272,7 +277,7 @@ impl ParkedStore {
         self.store
             .run_own_command(session, "write cursor", commands::update_command(CURSORS, [&statement].into_iter()))
             .await?;
-        Ok(QueueStep::Done { events: queued.len() as u64, remaining })
+        Ok(ParkedQueueResult::Done { events: queued.len() as u64, remaining })
     }
 
     /// Queued events from this number on.

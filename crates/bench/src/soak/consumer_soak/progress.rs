@@ -9,7 +9,7 @@ use testkit::cluster::TestCluster;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Error, models};
+use super::{Error, soak_read_models};
 
 /// A MongoDB without a primary does not respond; a longer wait would miss the progress after it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ impl ApplyProgress {
 async fn count(views: Database, checker: Arc<Checker>, progress: Arc<Mutex<ProgressState>>) {
     loop {
         let asked = Instant::now();
-        let looked = timeout(RESPONSE_TIMEOUT, models::applied(&views)).await;
+        let looked = timeout(RESPONSE_TIMEOUT, soak_read_models::applied(&views)).await;
         if let Ok(Ok(applied)) = looked {
             read(&progress).note(applied, checker.counts().acknowledged, Instant::now());
         }

@@ -21,14 +21,14 @@ const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// The events of a source with a sequence.
 #[derive(Clone, Debug)]
-pub struct SourceHistory {
+pub struct SourceEventReader {
     collections: Vec<(Arc<Namespace>, Collection<RawDocumentBuf>)>,
     aggregate: String,
     sequence: String,
     event_type: Option<EventPath>,
 }
 
-impl SourceHistory {
+impl SourceEventReader {
     /// `None` for a source without a sequence: its gaps cannot be found.
     pub fn new(database: &Database, source: &SourceConfig) -> Option<Self> {
         let options = CollectionOptions::builder()

@@ -11,10 +11,10 @@ use crate::counters::counters;
 
 /// One per pod; the publisher of every term writes to it.
 #[derive(Clone, Debug, Default)]
-pub struct Handle(Arc<HandleState>);
+pub struct Handle(Arc<PublishMonitorState>);
 
 #[derive(Debug, Default)]
-struct HandleState {
+struct PublishMonitorState {
     counters: PublishCounters,
     state: watch::Sender<PublishState>,
     progress: watch::Sender<PublishProgress>,

@@ -18,8 +18,8 @@ use testkit::nemesis::FaultProfile;
 use testkit::wait::try_wait_for;
 
 use super::late_republisher::LateRepublisher;
-use super::models;
-use super::producer::{self, ProducerSoakOptions};
+use super::producer_soak::{self, ProducerSoakOptions};
+use super::soak_read_models;
 pub(super) use progress::{ApplyProgress, wait_until_applied};
 pub use result::ConsumerSoakResult;
 
@@ -86,7 +86,7 @@ impl ConsumerSoakOptions {
     }
 
     fn blueprint(&self, binary: &Path) -> TestClusterConfig {
-        let models = models::declarations(self.history);
+        let models = soak_read_models::declarations(self.history);
         let models = models.iter().map(|(name, model)| format!("  {name}: {model}\n")).collect::<String>();
         let more = format!("consumer: {{ lock_duration: 5s, drain: 5s }}\nread_models:\n{models}");
         let mut blueprint =
@@ -121,7 +121,7 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
     let progress = ApplyProgress::start(&views, &checker, options.base.verbose);
     let outstanding = || checker.counts().acknowledged.saturating_sub(progress.applied());
 
-    let (faults, _) = producer::write_under_faults(&mut cluster, &options.base, &checker, outstanding).await?;
+    let (faults, _) = producer_soak::write_under_faults(&mut cluster, &options.base, &checker, outstanding).await?;
     let written = Instant::now();
     let drained_in = wait_until_applied(&mut cluster, &checker, &progress, options.base.stall_timeout, written).await?;
     let (republished, longest_stall) =
@@ -134,10 +134,10 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
     cluster.stop_pods().await;
     let fence = observer.history();
     if options.history {
-        models::record_history(&views, &checker).await?;
+        soak_read_models::record_history(&views, &checker).await?;
     }
-    let expected = models::fold(&cluster.events()).await?;
-    let differences = models::differences(&views, &expected).await?;
+    let expected = soak_read_models::fold(&cluster.events()).await?;
+    let differences = soak_read_models::differences(&views, &expected).await?;
     let expected_parked = expected_parked(&expected, options);
     let unexpected_exits = cluster.stop().await;
     let acknowledged = checker.counts().acknowledged;
@@ -183,7 +183,7 @@ async fn read_sample(cluster: &TestCluster, sample: &str) -> Vec<u64> {
 /// Lets the server refuse one event by a validator: only a cause outside the event can be removed later.
 async fn poison(views: &Database) -> Result<(), Error> {
     let refused = doc! { "$nor": [{ "_id": aggregate(POISONED), "last": POISON }] };
-    let command = doc! { "create": models::TOTALS, "validator": refused };
+    let command = doc! { "create": soak_read_models::TOTALS, "validator": refused };
     views.run_command(command).await?;
     Ok(())
 }
@@ -201,7 +201,7 @@ async fn retry(
         .map(|waiting| (text(waiting.aggregate.value()), waiting.model.clone(), waiting.parked.sequence))
         .collect();
     if options.poison {
-        let cured = doc! { "collMod": models::TOTALS, "validator": {} };
+        let cured = doc! { "collMod": soak_read_models::TOTALS, "validator": {} };
         views.run_command(cured).await?;
     }
     let namespace = Namespace::new(cluster.mongo().source(), "events");
@@ -218,18 +218,19 @@ fn compiled(with_history: bool) -> Vec<Arc<dyn Projection>> {
         let declaration: ReadModelDeclaration = declaration.expect("the soak's models are well formed");
         Arc::new(ReadModel::compile(name, &declaration).expect("the soak's models are valid")) as Arc<dyn Projection>
     };
-    models::declarations(with_history).into_iter().map(compile).collect()
+    soak_read_models::declarations(with_history).into_iter().map(compile).collect()
 }
 
 /// The poisoned aggregate, if it has enough events.
 fn expected_parked(
-    expected: &models::ExpectedModels,
+    expected: &soak_read_models::ExpectedModels,
     options: &ConsumerSoakOptions,
 ) -> Vec<(String, String, Option<i64>)> {
-    let last = expected[models::TOTALS].get(&aggregate(POISONED)).and_then(|document| document["last"].as_i64());
+    let last =
+        expected[soak_read_models::TOTALS].get(&aggregate(POISONED)).and_then(|document| document["last"].as_i64());
     let is_parked = options.poison && last.is_some_and(|last| last >= POISON);
     let sequence = options.sequence.then_some(POISON);
-    is_parked.then(|| (aggregate(POISONED), models::TOTALS.to_owned(), sequence)).into_iter().collect()
+    is_parked.then(|| (aggregate(POISONED), soak_read_models::TOTALS.to_owned(), sequence)).into_iter().collect()
 }
 
 fn text(id: &Bson) -> String {

@@ -27,7 +27,7 @@ pub fn prune(state: &mut ModelState, bounds: &ModelBounds) {
         return;
     }
     prune_errands(state, bounds);
-    let past = StoreHistory::of(state, bounds);
+    let past = ReachableStoreHistory::of(state, bounds);
     for late in &mut state.late {
         *late = late.filter(|statement| !past.always_refuses(statement));
     }
@@ -71,7 +71,7 @@ fn prune_errands(state: &mut ModelState, bounds: &ModelBounds) {
 }
 
 /// What the store has, and what may still reach it.
-struct StoreHistory {
+struct ReachableStoreHistory {
     /// The version that a majority has.
     stored: Option<CompactVersion>,
     /// New leases in flight that may still be written or replicated after a deletion: the candidate and the term.
@@ -81,7 +81,7 @@ struct StoreHistory {
     never_deleted: bool,
 }
 
-impl StoreHistory {
+impl ReachableStoreHistory {
     fn of(state: &ModelState, bounds: &ModelBounds) -> Self {
         let pending = state.pods.iter().map(|pod| pod.pending.filter(|pending| pending.stage != RequestStage::Refused));
         let in_flight = pending.map(|pending| pending.map(|pending| pending.statement)).chain(state.late);

@@ -12,7 +12,7 @@ use crate::failpoints::Failpoint;
 
 /// The number of a captured item in capture order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventOrdinal(u64);
+pub struct CaptureOrdinal(u64);
 
 /// A position that the checkpoint may move to.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ impl AcknowledgedPrefix {
     }
 
     /// Adds an event, which needs an acknowledgement.
-    pub fn push_event(&mut self, position: CheckpointPosition) -> EventOrdinal {
+    pub fn push_event(&mut self, position: CheckpointPosition) -> CaptureOrdinal {
         self.push(position, true)
     }
 
@@ -62,19 +62,19 @@ impl AcknowledgedPrefix {
         self.acknowledge(ordinal);
     }
 
-    fn push(&mut self, position: CheckpointPosition, event: bool) -> EventOrdinal {
+    fn push(&mut self, position: CheckpointPosition, event: bool) -> CaptureOrdinal {
         self.slots.push_back(PrefixSlot { acknowledged: false, event, position });
-        EventOrdinal(self.first + self.slots.len() as u64 - 1)
+        CaptureOrdinal(self.first + self.slots.len() as u64 - 1)
     }
 
     /// Records that an event is sent and not acknowledged. Has no effect without the failpoint.
-    pub fn record_sent(&mut self, ordinal: EventOrdinal) {
+    pub fn record_sent(&mut self, ordinal: CaptureOrdinal) {
         if self.follows_what_was_sent {
             self.acknowledge(ordinal);
         }
     }
 
-    pub fn acknowledge(&mut self, ordinal: EventOrdinal) {
+    pub fn acknowledge(&mut self, ordinal: CaptureOrdinal) {
         let slot = ordinal.0.checked_sub(self.first).and_then(|at| self.slots.get_mut(usize::try_from(at).ok()?));
         let Some(slot) = slot else { return };
         slot.acknowledged = true;

@@ -42,7 +42,7 @@ pub(in crate::view) struct TransactionGroup<'a> {
 
 /// Counts a group as running until it is dropped, also by a panic.
 pub(in crate::view) struct RunningGroup<'a> {
-    queue: &'a SubmissionQueue,
+    queue: &'a GroupCommitQueue,
     statements: usize,
     started: Instant,
 }
@@ -57,7 +57,7 @@ pub(in crate::view) struct GroupLimits {
     pub(in crate::view) groups: NonZeroUsize,
 }
 
-pub(in crate::view) struct SubmissionQueue {
+pub(in crate::view) struct GroupCommitQueue {
     limits: GroupLimits,
     state: Mutex<QueueState>,
     /// A submission arrived, or a group ended.
@@ -85,7 +85,7 @@ struct QueueState {
 
 /// When the pending submissions become a group.
 #[derive(Debug, PartialEq, Eq)]
-enum GroupStart {
+enum GroupReadiness {
     Now,
     /// Earlier if more is submitted, or another group ends.
     At(Instant),
@@ -93,7 +93,7 @@ enum GroupStart {
     WhenSubmitted,
 }
 
-impl SubmissionQueue {
+impl GroupCommitQueue {
     pub(in crate::view) fn new(limits: GroupLimits) -> Self {
         let max_statements = AtomicUsize::new(limits.statements.get());
         Self { limits, state: Mutex::default(), changed: Notify::new(), capacity_freed: Notify::new(), max_statements }
@@ -137,10 +137,10 @@ impl SubmissionQueue {
             let until = {
                 let mut state = self.state();
                 match state.next_start(self.max_statements(), self.limits.bytes, Instant::now()) {
-                    GroupStart::Now => return Some(self.start_group(&mut state)),
-                    GroupStart::At(moment) => Some(moment),
-                    GroupStart::WhenSubmitted if state.closed => return None,
-                    GroupStart::WhenSubmitted => None,
+                    GroupReadiness::Now => return Some(self.start_group(&mut state)),
+                    GroupReadiness::At(moment) => Some(moment),
+                    GroupReadiness::WhenSubmitted if state.closed => return None,
+                    GroupReadiness::WhenSubmitted => None,
                 }
             };
             match until {
@@ -219,8 +219,8 @@ impl Drop for RunningGroup<'_> {
 }
 
 impl QueueState {
-    fn next_start(&self, max_statements: usize, max_bytes: usize, now: Instant) -> GroupStart {
-        let Some(first) = self.pending.front() else { return GroupStart::WhenSubmitted };
+    fn next_start(&self, max_statements: usize, max_bytes: usize, now: Instant) -> GroupReadiness {
+        let Some(first) = self.pending.front() else { return GroupReadiness::WhenSubmitted };
         // A group at least as large as the largest running one is worth its transaction.
         let largest = self.running.iter().max().copied().unwrap_or(0).max(self.recent_large_group(first.submitted_at));
         let max_wait = if self.running.is_empty() { MAX_LONE_WAIT } else { MAX_GROUP_WAIT };
@@ -228,9 +228,9 @@ impl QueueState {
         let overlapping = Failpoint::OverlappingTransactions.is_enabled();
         let is_full = self.queued_statements >= largest.min(max_statements) || self.bytes >= max_bytes;
         if self.closed || overlapping || is_full || now >= start_at {
-            GroupStart::Now
+            GroupReadiness::Now
         } else {
-            GroupStart::At(start_at)
+            GroupReadiness::At(start_at)
         }
     }
 
@@ -296,30 +296,34 @@ mod tests {
         let next_start = |state: QueueState, max_statements, at| state.next_start(max_statements, MAX_BYTES, at);
         let queued_statements =
             |queued_statements, running: &[usize]| next_start(state(queued_statements, running, now), 1_000, now);
-        assert_eq!(queued_statements(1, &[]), GroupStart::Now);
-        assert_eq!(queued_statements(1, &[1]), GroupStart::Now, "an idle pod does not wait");
-        assert_eq!(queued_statements(99, &[100, 20]), GroupStart::At(now + MAX_GROUP_WAIT));
-        assert_eq!(queued_statements(100, &[100, 20]), GroupStart::Now);
-        assert_eq!(next_start(state(50, &[1_000], now), 50, now), GroupStart::Now, "it cannot grow further");
+        assert_eq!(queued_statements(1, &[]), GroupReadiness::Now);
+        assert_eq!(queued_statements(1, &[1]), GroupReadiness::Now, "an idle pod does not wait");
+        assert_eq!(queued_statements(99, &[100, 20]), GroupReadiness::At(now + MAX_GROUP_WAIT));
+        assert_eq!(queued_statements(100, &[100, 20]), GroupReadiness::Now);
+        assert_eq!(next_start(state(50, &[1_000], now), 50, now), GroupReadiness::Now, "it cannot grow further");
         let heavy = QueueState { bytes: MAX_BYTES, ..state(1, &[1_000], now) };
-        assert_eq!(next_start(heavy, 1_000, now), GroupStart::Now, "nor in bytes");
-        assert_eq!(next_start(state(1, &[1_000], now), 1_000, now + MAX_GROUP_WAIT), GroupStart::Now);
-        assert_eq!(next_start(QueueState::default(), 1_000, now), GroupStart::WhenSubmitted);
+        assert_eq!(next_start(heavy, 1_000, now), GroupReadiness::Now, "nor in bytes");
+        assert_eq!(next_start(state(1, &[1_000], now), 1_000, now + MAX_GROUP_WAIT), GroupReadiness::Now);
+        assert_eq!(next_start(QueueState::default(), 1_000, now), GroupReadiness::WhenSubmitted);
         let after = |statements, at| QueueState { last: Some((statements, at)), ..state(50, &[], now) };
-        assert_eq!(next_start(after(100, now), 1_000, now), GroupStart::At(now + MAX_LONE_WAIT), "more will follow");
-        assert_eq!(next_start(after(50, now), 1_000, now), GroupStart::Now);
-        assert_eq!(next_start(after(LARGE_GROUP - 1, now), 1_000, now), GroupStart::Now);
+        assert_eq!(
+            next_start(after(100, now), 1_000, now),
+            GroupReadiness::At(now + MAX_LONE_WAIT),
+            "more will follow"
+        );
+        assert_eq!(next_start(after(50, now), 1_000, now), GroupReadiness::Now);
+        assert_eq!(next_start(after(LARGE_GROUP - 1, now), 1_000, now), GroupReadiness::Now);
         assert_eq!(
             next_start(after(100, now - MAX_GROUP_WAIT), 1_000, now),
-            GroupStart::Now,
+            GroupReadiness::Now,
             "the large group ended long ago"
         );
-        assert_eq!(next_start(QueueState { closed: true, ..state(1, &[100], now) }, 1_000, now), GroupStart::Now);
+        assert_eq!(next_start(QueueState { closed: true, ..state(1, &[100], now) }, 1_000, now), GroupReadiness::Now);
     }
 
-    fn queue() -> SubmissionQueue {
+    fn queue() -> GroupCommitQueue {
         let few = NonZeroUsize::new(10).expect("some");
-        SubmissionQueue::new(GroupLimits {
+        GroupCommitQueue::new(GroupLimits {
             statements: few,
             bytes: MAX_BYTES,
             within: Duration::from_secs(2),

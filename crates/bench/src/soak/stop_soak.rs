@@ -18,8 +18,8 @@ use testkit::cluster::{
 use testkit::load::Load;
 use tokio_util::sync::CancellationToken;
 
-use super::consumer::{ApplyProgress, Error, wait_until_applied};
-use super::{SubscriptionReader, models, producer};
+use super::consumer_soak::{ApplyProgress, Error, wait_until_applied};
+use super::{SubscriptionReader, producer_soak, soak_read_models};
 pub use result::StopSoakResult;
 use rounds::StopRounds;
 
@@ -80,7 +80,7 @@ impl StopSoakOptions {
     }
 
     fn blueprint(&self, binary: &Path) -> TestClusterConfig {
-        let models = models::declarations(true);
+        let models = soak_read_models::declarations(true);
         let models = models.iter().map(|(name, model)| format!("  {name}: {model}\n")).collect::<String>();
         let (drain, flush) = (SESSION_DRAIN.as_millis(), self.flush.as_millis());
         TestClusterConfig {
@@ -129,16 +129,16 @@ pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakRes
     let figures = timings?;
 
     let (written, progress) = (Instant::now(), ApplyProgress::start(&views, &checker, options.verbose));
-    producer::wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
+    producer_soak::wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
     wait_until_applied(&mut cluster, &checker, &progress, options.stall_timeout, written).await?;
     cluster.stop_pods().await;
     // A pod may have published more while it stopped.
-    producer::wait_until_all_observed(&mut cluster, &checker, QUIET_PERIOD).await?;
+    producer_soak::wait_until_all_observed(&mut cluster, &checker, QUIET_PERIOD).await?;
     drop((reader, progress));
     let applied = checker.with_same_writes();
-    models::record_history(&views, &applied).await?;
-    let expected = models::fold(&cluster.events()).await?;
-    let differences = models::differences(&views, &expected).await?;
+    soak_read_models::record_history(&views, &applied).await?;
+    let expected = soak_read_models::fold(&cluster.events()).await?;
+    let differences = soak_read_models::differences(&views, &expected).await?;
     let violations = observer.read(|history| history.violations().len());
     let unexpected_exits = cluster.stop().await;
     Ok(StopSoakResult {

@@ -16,13 +16,13 @@ use tokio::runtime;
 use crate::config::{Config, Secret};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
-use crate::step_down::{StepDownRequest, StepDownStore};
+use crate::step_down_requests::{StepDownRequest, StepDownStore};
 
 /// The dashboard shows so many; the command lists more.
 const MAX_LISTED: i64 = 200;
 
 /// The actions, on the runtime of the pod.
-struct PodActions {
+struct DashboardActions {
     parked_commands: ParkedCommands,
     lease: MongoLeaseStore,
     step_down: StepDownStore,
@@ -30,8 +30,8 @@ struct PodActions {
 }
 
 /// Starts the actions from the thread of the admin server, and waits for them.
-struct SpawnedActions {
-    actions: Arc<PodActions>,
+struct BlockingDashboardActions {
+    actions: Arc<DashboardActions>,
     runtime: runtime::Handle,
 }
 
@@ -41,18 +41,19 @@ pub(crate) async fn open(
     token: &Secret,
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
-    let actions = PodActions {
+    let actions = DashboardActions {
         parked_commands: ParkedCommands::open(config, SERVER_SELECTION_TIMEOUT).await?,
         lease: connect::lease(config).await?,
         step_down: StepDownStore::new(coordination, &config.pipeline),
         pod_id: config.pod_id.clone(),
     };
-    let actions = Arc::new(SpawnedActions { actions: Arc::new(actions), runtime: runtime::Handle::current() });
+    let actions =
+        Arc::new(BlockingDashboardActions { actions: Arc::new(actions), runtime: runtime::Handle::current() });
     Ok(OperatorToken::new(token.reveal()).map(|token| OperatorAccess { token, actions }))
 }
 
-impl SpawnedActions {
-    fn run<T, F>(&self, action: impl FnOnce(Arc<PodActions>) -> F) -> ActionFuture<'static, T>
+impl BlockingDashboardActions {
+    fn run<T, F>(&self, action: impl FnOnce(Arc<DashboardActions>) -> F) -> ActionFuture<'static, T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ActionRefusal>> + Send + 'static,
@@ -66,7 +67,7 @@ impl SpawnedActions {
     }
 }
 
-impl OperatorActions for SpawnedActions {
+impl OperatorActions for BlockingDashboardActions {
     fn step_down(&self) -> ActionFuture<'_, ActionDone> {
         self.run(|actions| async move { actions.step_down().await })
     }
@@ -84,7 +85,7 @@ impl OperatorActions for SpawnedActions {
     }
 }
 
-impl PodActions {
+impl DashboardActions {
     async fn step_down(&self) -> Result<ActionDone, ActionRefusal> {
         let by = format!("an operator, on the dashboard of {}", self.pod_id);
         let StepDownRequest { leader, term } =

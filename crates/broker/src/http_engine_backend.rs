@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
+use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, StoredOnlyProperties};
 use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
 use crate::http::{self, BackendError, EntityListing, FaultKind, FaultSpec, PageRange, TestCommand, TestReport};
@@ -11,7 +11,7 @@ const NAME: &str = "headwater";
 
 /// A handle, cheap to clone.
 #[derive(Clone)]
-pub(crate) struct HttpNamespace {
+pub(crate) struct HttpEngineBackend {
     pub(crate) engine: EngineHandle,
     pub(crate) clock: Arc<BrokerClock>,
     pub(crate) faults: Arc<FaultInjector>,
@@ -25,7 +25,7 @@ impl From<EngineStopped> for BackendError {
     }
 }
 
-impl http::NamespaceBackend for HttpNamespace {
+impl http::NamespaceBackend for HttpEngineBackend {
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo {
             name: NAME.to_owned(),
@@ -97,7 +97,7 @@ impl http::NamespaceBackend for HttpNamespace {
     }
 }
 
-impl HttpNamespace {
+impl HttpEngineBackend {
     async fn arm(&self, fault: FaultSpec) -> Result<(), BackendError> {
         let path = fault.entity.clone();
         if let (FaultKind::ExpireSessionLock { session: Some(session) }, Some(path)) = (&fault.kind, &path) {
@@ -125,7 +125,7 @@ fn find_entity(core: &Core, at: &EntityAddress) -> Result<AdminEntity, Error> {
 
 fn entity(view: &EntityView<'_>) -> AdminEntity {
     // Data that cannot be parsed was written by a newer version. Nothing depends on it.
-    let kept: Option<PassiveProperties> =
+    let kept: Option<StoredOnlyProperties> =
         view.description.common().administration_data.as_ref().and_then(|kept| serde_json::from_str(&kept.0).ok());
     AdminEntity::new(view, kept.unwrap_or_default())
 }
@@ -134,6 +134,6 @@ fn into_stored_description(properties: EntityProperties) -> EntityDefinition {
     let EntityProperties { mut description, passive } = properties;
     let text = serde_json::to_string(&passive).expect("passive properties are plain data");
     description.common_mut().administration_data =
-        (passive != PassiveProperties::default()).then(|| core::AdministrationData(text.into()));
+        (passive != StoredOnlyProperties::default()).then(|| core::AdministrationData(text.into()));
     description
 }
