@@ -40,7 +40,7 @@ fn check_leader(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
 fn check_pods(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     for pod in status.pods.iter().filter(|pod| !pod.silent) {
         for problem in &pod.problems {
-            let text = format!("{} on {}: {}", problem.service, pod.id, problem.text);
+            let text = format!("{} on pod {}: {}", problem.service, pod.id, problem.text);
             problems.push(PipelineProblem { page: problem.page.clone(), ..critical("pod_problem", text) });
         }
     }

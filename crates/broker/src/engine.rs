@@ -34,13 +34,13 @@ pub(crate) use inbox::{EngineConnection, EngineHandle, EngineStopped, channel};
 pub(crate) use reply::EngineReply;
 pub(crate) use request::EngineRequest;
 pub(crate) use storage::EngineStorage;
-pub use storage::{Error as StorageError, Persistence};
+pub use storage::{Error as StorageError, StorageLocation};
 
 use crate::core::{CallContext, ConnectionId, Core, CoreLinkId, LinkEffect};
 use crate::journal::Lsn;
 use faults::{FaultPoint, InjectedFault};
 use inbox::{EngineInbox, EngineMessage};
-use pending_replies::{PendingReplies, ReplyOutbox, ReplyTiming};
+use pending_replies::{ConnectionReplySender, PendingReplies, ReplyTiming};
 
 /// Output that waits until the journal is durable up to a position.
 struct DurabilityWaiter {
@@ -65,7 +65,7 @@ struct Engine {
     clock: Arc<BrokerClock>,
     faults: Arc<FaultInjector>,
     inbox: EngineInbox,
-    outboxes: HashMap<ConnectionId, ReplyOutbox>,
+    outboxes: HashMap<ConnectionId, ConnectionReplySender>,
     waiting_for_sync: VecDeque<DurabilityWaiter>,
     /// Output that waited for a position up to this one has been sent.
     durable: Lsn,
@@ -152,7 +152,7 @@ impl Engine {
 
     fn handle(&mut self, message: EngineMessage) -> bool {
         match message {
-            EngineMessage::Connected(id, outbox) => drop(self.outboxes.insert(id, ReplyOutbox::new(outbox))),
+            EngineMessage::Connected(id, outbox) => drop(self.outboxes.insert(id, ConnectionReplySender::new(outbox))),
             EngineMessage::Requests { from, requests, budget } => {
                 for request in requests {
                     self.handle_request(from, request);

@@ -71,7 +71,7 @@ pub struct JournalEntry<'a> {
 
 /// An entry as [`Journal::read`] returns it, unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredEntry {
+pub struct ReadJournalEntry {
     pub meta: Bytes,
     pub body: Bytes,
 }
@@ -85,7 +85,7 @@ pub trait Journal {
     fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError>;
 
     /// Reads an entry that has a body, synced or not.
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError>;
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError>;
 
     /// Whether the body would survive a crash. `false` if the store cannot tell.
     fn is_durable(&self, location: JournalLocation) -> bool {

@@ -18,6 +18,6 @@ pub mod store;
 mod tls;
 
 pub use connection::Timeouts;
-pub use engine::{Persistence, StorageError};
+pub use engine::{StorageError, StorageLocation};
 pub use server::{Broker, Config, Error};
 pub use tls::{Error as TlsError, TlsFiles};

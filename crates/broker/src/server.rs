@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::{BrokerConnectionConfig, Timeouts};
 use crate::core::{self, BrokerLimits, EntityDefinition};
-use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, Persistence, StorageError};
+use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, StorageError, StorageLocation};
 use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
 use crate::http_engine_backend::HttpEngineBackend;
 use crate::listener::{Listener, raise_open_file_limit};
@@ -21,7 +21,7 @@ use crate::tls::{self, TlsFiles};
 pub struct Config {
     /// Port 0 picks a free port; [`Broker::address`] returns it.
     pub listen: SocketAddr,
-    pub persistence: Persistence,
+    pub persistence: StorageLocation,
     /// Created at the start unless they exist.
     pub entities: Vec<(String, EntityDefinition)>,
     pub tls: Option<TlsFiles>,
@@ -36,7 +36,7 @@ pub struct Config {
 const MAX_OUTGOING: usize = 64 << 20;
 
 impl Config {
-    pub fn new(listen: SocketAddr, persistence: Persistence) -> Self {
+    pub fn new(listen: SocketAddr, persistence: StorageLocation) -> Self {
         Self {
             listen,
             persistence,

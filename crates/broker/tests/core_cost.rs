@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use broker::core::*;
-use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
+use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, ReadJournalEntry};
 use bytes::Bytes;
 
 /// A journal that stores nothing, so that only the core's own memory is measured.
@@ -30,7 +30,7 @@ impl Journal for NullJournal {
         Ok(())
     }
 
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError> {
         Err(ReadError::Missing(location))
     }
 

@@ -100,7 +100,7 @@ impl DashboardActions {
 
     async fn retry_parked(&self, selector: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
         let found = self.find(&selector).await?;
-        tracing::info!(read_model = found.model, "operator retries parked events over HTTP");
+        tracing::info!(read_model = found.model, "operator retries the parked events of one aggregate over HTTP");
         let (name, model) = (format_id(&found.aggregate), &found.model);
         match self.parked_commands.retry(&found).await {
             Ok(events) => Ok(ActionDone {
@@ -112,7 +112,11 @@ impl DashboardActions {
 
     async fn discard_parked(&self, selector: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
         let found = self.find(&selector).await?;
-        tracing::info!(read_model = found.model, all = selector.all, "operator discards parked events over HTTP");
+        tracing::info!(
+            read_model = found.model,
+            all_events = selector.all,
+            "operator discards parked events of one aggregate over HTTP"
+        );
         let what = if selector.all { DiscardScope::All } else { DiscardScope::First };
         let events = self.parked_commands.discard(&found, what).await.map_err(|error| conflict(&error.into()))?;
         let (name, model) = (format_id(&found.aggregate), &found.model);

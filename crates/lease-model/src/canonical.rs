@@ -15,7 +15,7 @@ use crate::compact::CandidateNumber;
 use crate::pod::ModelPod;
 use crate::prune_superseded::prune;
 use crate::state::ModelState;
-use crate::visitor::StateVisitor;
+use crate::state_field_visitor::StateFieldVisitor;
 
 /// The canonical form of all states equivalent to this one.
 pub fn canonical(mut state: ModelState, bounds: &ModelBounds) -> ModelState {
@@ -58,7 +58,7 @@ struct LowerTermsInUse {
     present: u128,
 }
 
-impl StateVisitor for LowerTermsInUse {
+impl StateFieldVisitor for LowerTermsInUse {
     fn term(&mut self, term: &mut u8) {
         if *term > 0 && *term < self.current {
             self.present |= 1 << *term;
@@ -71,7 +71,7 @@ struct TermPacking {
     below: u128,
 }
 
-impl StateVisitor for TermPacking {
+impl StateFieldVisitor for TermPacking {
     fn term(&mut self, term: &mut u8) {
         let up_to = |term: u8| (self.below & ((1 << term) - 1)).count_ones() as u8;
         *term = match *term {
@@ -86,7 +86,7 @@ impl StateVisitor for TermPacking {
 #[derive(Default)]
 struct HeartbeatSet([u64; 16]);
 
-impl StateVisitor for HeartbeatSet {
+impl StateFieldVisitor for HeartbeatSet {
     fn heartbeat(&mut self, owner: CandidateNumber, heartbeat: &mut u8) {
         self.0[usize::from(owner.0)] |= 1 << *heartbeat;
     }
@@ -95,7 +95,7 @@ impl StateVisitor for HeartbeatSet {
 /// Replaces each heartbeat by its rank among its owner's heartbeats. Zero stays: it was never sent.
 struct HeartbeatRanking(HeartbeatSet);
 
-impl StateVisitor for HeartbeatRanking {
+impl StateFieldVisitor for HeartbeatRanking {
     fn heartbeat(&mut self, owner: CandidateNumber, heartbeat: &mut u8) {
         // Shifted by one: bit zero stands for "never sent" and does not count.
         let below = (self.0.0[usize::from(owner.0)] & ((1 << *heartbeat) - 1)) >> 1;
@@ -163,7 +163,7 @@ struct AnonymousView {
     own: CandidateNumber,
 }
 
-impl StateVisitor for AnonymousView {
+impl StateFieldVisitor for AnonymousView {
     fn candidate(&mut self, candidate: &mut CandidateNumber) {
         *candidate = match *candidate {
             CandidateNumber::NOBODY => CandidateNumber::NOBODY,
@@ -193,7 +193,7 @@ impl CandidateRenaming {
     }
 }
 
-impl StateVisitor for CandidateRenaming {
+impl StateFieldVisitor for CandidateRenaming {
     fn candidate(&mut self, candidate: &mut CandidateNumber) {
         if *candidate == CandidateNumber::NOBODY {
             return;

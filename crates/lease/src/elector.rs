@@ -412,7 +412,7 @@ impl<S: LeaseStore> Elector<S> {
         let ElectorConfig { pod_id, key: lease, .. } = &self.config;
         match loss {
             LossReason::ShuttingDown | LossReason::SteppedDown => {
-                info!(pod_id, lease, %term, reason = %loss, "lease lost");
+                info!(pod_id, lease, %term, reason = %loss, "lease given up");
             }
             LossReason::Deposed | LossReason::Deadline | LossReason::WorkEnded(_) | LossReason::TermBehind { .. } => {
                 warn!(pod_id, lease, %term, reason = %loss, "lease lost");

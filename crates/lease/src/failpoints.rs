@@ -11,19 +11,19 @@ pub const STALL_LIMIT_VARIABLE: &str = "HEADWATER_FAILPOINT_STALL_LIMIT";
 
 /// The loops of this crate. A test names one by its `Debug` form.
 #[derive(Debug)]
-enum ElectorLoop {
+enum StallableLoop {
     Elector,
     Standby,
 }
 
 /// Returns at once, unless a test stalls the elector of a leader.
 pub(crate) async fn stall_elector() {
-    stall(&ElectorLoop::Elector).await;
+    stall(&StallableLoop::Elector).await;
 }
 
 /// Returns at once, unless a test stalls the elector of a standby.
 pub(crate) async fn stall_standby() {
-    stall(&ElectorLoop::Standby).await;
+    stall(&StallableLoop::Standby).await;
 }
 
 /// Returns at once, unless a test stalls the loop of this name.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::core::{EntityDefinition, SubscriptionDescription, TopicDescription};
-use broker::{Broker, Persistence};
+use broker::{Broker, StorageLocation};
 use lease::CandidateId;
 use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
@@ -40,7 +40,7 @@ fn main() -> Result<(), Failure> {
 
 /// The broker: a partitioned topic with duplicate detection and a subscription with sessions, as the pipeline has them.
 async fn serve(folder: &Path) -> Result<(), Failure> {
-    let mut config = broker::Config::new("127.0.0.1:0".parse()?, Persistence::Folder(folder.to_owned()));
+    let mut config = broker::Config::new("127.0.0.1:0".parse()?, StorageLocation::Folder(folder.to_owned()));
     let mut topic = TopicDescription::default();
     topic.ingress.enable_partitioning = true;
     topic.ingress.requires_duplicate_detection = true;

@@ -10,7 +10,7 @@ use super::links::BrokerLink;
 use super::{BrokerConnection, to_amqp};
 use crate::core::{CoreLinkId, Error, MessageDelivery, PropertyUpdates, SettlementOutcome};
 use crate::engine::EngineRequest;
-use crate::journal::StoredEntry;
+use crate::journal::ReadJournalEntry;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_credit(&mut self, link: amqp::LinkId, credit: u32, drain: bool) {
@@ -53,7 +53,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         &mut self,
         core_id: CoreLinkId,
         delivery: &MessageDelivery,
-        stored: Result<StoredEntry, Error>,
+        stored: Result<ReadJournalEntry, Error>,
     ) {
         self.unwritten_bytes += delivery.outgoing_size();
         let Some(link) = self.links.by_core_id(core_id) else { return };

@@ -6,8 +6,8 @@ use amqp::message::{Header, MessageWriter, Properties, annotation};
 use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
-use crate::core::{DeliveryOverrides, LockToken, MessageDelivery, StoredEnvelope, Timestamp};
-use crate::journal::StoredEntry;
+use crate::core::{LockToken, MessageDelivery, PropertyOverrides, StoredEnvelope, Timestamp};
+use crate::journal::ReadJournalEntry;
 
 /// How a message reaches the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ const MAX_HEADER_TTL: u64 = u32::MAX as u64;
 /// `source` is the entity that a dead letter comes from.
 pub(super) fn encode_message(
     delivery: &MessageDelivery,
-    stored: &StoredEntry,
+    stored: &ReadJournalEntry,
     source: Option<&str>,
     shown: DeliveryForm,
     head: &mut BytesMut,
@@ -93,7 +93,7 @@ pub(super) fn encode_message(
             writer.properties(&Properties { message_id: Some(id.as_str().into()), ..properties });
         }
     }
-    let unchanged = DeliveryOverrides::default();
+    let unchanged = PropertyOverrides::default();
     let changed = changed.unwrap_or(&unchanged);
     let texts = [("DeadLetterReason", &changed.reason), ("DeadLetterErrorDescription", &changed.description)];
     let texts = texts.map(|(name, text)| (name, text.as_deref()));
@@ -128,7 +128,7 @@ fn generated_message_id(envelope: &StoredEnvelope) -> String {
     format!("{:016x}{:016x}", envelope.enqueued_at.0, envelope.sequence.0)
 }
 
-fn has_property_changes(changed: &DeliveryOverrides) -> bool {
+fn has_property_changes(changed: &PropertyOverrides) -> bool {
     changed.reason.is_some() || changed.description.is_some() || !changed.properties.is_empty()
 }
 

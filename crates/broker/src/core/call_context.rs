@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use super::delivery_overrides::DeliveryOverrides;
 use super::error::Error;
 use super::id::{CoreLinkId, LockToken, SequenceNumber, Timestamp};
+use super::property_overrides::PropertyOverrides;
 use crate::journal::{Journal, JournalLocation};
 
 /// The inputs of every call: the current time, the journal, and the list that receives effects.
@@ -43,7 +43,7 @@ pub struct MessageDelivery {
     pub locked_until: Timestamp,
     /// Location of the body and its [`StoredEnvelope`](super::StoredEnvelope).
     pub location: JournalLocation,
-    pub overrides: Option<Arc<DeliveryOverrides>>,
+    pub overrides: Option<Arc<PropertyOverrides>>,
     /// Receive-and-delete: the message is already removed from its queue. **The engine releases `location`** in the
     /// journal after it has read the body or closed the link.
     pub settled: bool,

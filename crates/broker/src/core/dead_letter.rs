@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::backlog::QueuedMessage;
-use super::delivery_overrides::DeliveryOverrides;
 use super::error::Error;
 use super::expiry_time::ExpiryTime;
 use super::id::LockToken;
+use super::property_overrides::PropertyOverrides;
 use super::queue::MessageQueue;
 use super::queue_context::QueueContext;
 use super::record::{DeadLetteredRecord, JournalRecord};
@@ -40,8 +40,8 @@ impl<'a> DeadLetterReason<'a> {
         Self { reason: Some(reason), description: Some(description), properties: NOTHING }
     }
 
-    pub(super) fn overrides(&self, earlier: Option<&Arc<DeliveryOverrides>>) -> DeliveryOverrides {
-        let mut new = DeliveryOverrides::merge(earlier, self.properties);
+    pub(super) fn overrides(&self, earlier: Option<&Arc<PropertyOverrides>>) -> PropertyOverrides {
+        let mut new = PropertyOverrides::merge(earlier, self.properties);
         new.reason = self.reason.map(Into::into);
         new.description = self.description.map(Into::into);
         new
@@ -55,7 +55,7 @@ struct PendingMove {
     /// Its counter in the dead-letter queue.
     new_counter: u64,
     message: QueuedMessage,
-    overrides: Arc<DeliveryOverrides>,
+    overrides: Arc<PropertyOverrides>,
 }
 
 impl QueueContext<'_, '_> {

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use super::Core;
 use super::backlog::QueuedMessage;
 use super::call_context::{CallContext, MessageDelivery};
-use super::delivery_overrides::DeliveryOverrides;
 use super::error::Error;
 use super::id::{QueueId, SequenceNumber, Subqueue, Timestamp};
+use super::property_overrides::PropertyOverrides;
 use super::queue::MessageQueue;
 use super::queue_context::QueueContext;
 use super::receivers::ReceiveMode;
@@ -31,7 +31,7 @@ pub struct PeekedMessage {
     pub state: MessageState,
     pub delivery_count: u16,
     pub location: JournalLocation,
-    pub overrides: Option<Arc<DeliveryOverrides>>,
+    pub overrides: Option<Arc<PropertyOverrides>>,
 }
 
 /// The value of `x-opt-message-state`.

@@ -7,11 +7,11 @@
 //!
 //! # Reading order
 //! 1. `id`, `description`, `entity`: what exists. `queue` → `sessions` → `backlog`: how an entity holds its messages.
-//! 2. `call_context`, `core_state`, `queue_context`: what every operation works with.
+//! 2. `call_context`, `shared_state`, `queue_context`: what every operation works with.
 //! 3. The path of a message: `send` (checks, duplicates, partition, sequence number, journal) → `topic` (which
 //!    subscriptions get it) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`LinkEffect::Deliver`]) → `settle`
 //!    (completed, unlocked, deferred or dead-lettered).
-//! 4. What happens later: `timers`, `session_lock`, `expiry`, `dead_letter`, `scheduled_messages`.
+//! 4. What happens later: `timers`, `session_lock`, `undeliverable_messages`, `dead_letter`, `scheduled_messages`.
 //! 5. Administration: `administration`, `name`, `management`, `management_links`.
 //! 6. Restart and disk space: `record` (the journal's records) → `replay`, `snapshot`, `compaction`.
 //!
@@ -26,21 +26,20 @@ mod administration;
 mod backlog;
 mod call_context;
 mod compaction;
-mod core_state;
 mod dead_letter;
 mod delivery;
-mod delivery_overrides;
 mod description;
 mod duplicate_history;
 mod entity;
 mod error;
-mod expired_messages;
 mod expiry_time;
 mod id;
 mod management;
 mod management_links;
 mod name;
-mod partition;
+mod outgoing_byte_budget;
+mod partition_choice;
+mod property_overrides;
 mod queue;
 mod queue_context;
 mod receivers;
@@ -51,19 +50,17 @@ mod send;
 mod session_lock;
 mod sessions;
 mod settle;
+mod shared_state;
 mod snapshot;
 mod timers;
 mod topic;
-mod unwritten_byte_budget;
+mod undeliverable_messages;
 mod waiting_attaches;
 
 use std::collections::BTreeMap;
 
 pub use call_context::{CallContext, LinkEffect, MessageDelivery};
 pub use compaction::Compaction;
-pub use core_state::BrokerLimits;
-use core_state::CoreState;
-pub use delivery_overrides::DeliveryOverrides;
 pub use description::{
     AdministrationData, CommonEntityProperties, EntityDefinition, EntityStatus, QueueDescription, ReceiveProperties,
     SendProperties, SubscriptionDescription, TopicDescription,
@@ -74,12 +71,15 @@ pub use error::Error;
 pub use id::{ConnectionId, CoreLinkId, EntityId, LockToken, QueueId, SequenceNumber, Subqueue, Timestamp};
 pub use management::{MessageState, PeekedMessage};
 use management_links::ManagementLinks;
+pub use property_overrides::PropertyOverrides;
 use queue_context::QueueContext;
 pub use receivers::ReceiveMode;
 pub use record::{MalformedRecord, StoredEnvelope};
 pub use send::IncomingMessage;
 pub use session_lock::{AttachResult, SessionFilter};
 pub use settle::{PropertyUpdates, SettlementOutcome};
+pub use shared_state::BrokerLimits;
+use shared_state::SharedState;
 pub use snapshot::SnapshotCursor;
 use timers::Timer;
 
@@ -90,7 +90,7 @@ pub struct Core {
     by_path: BTreeMap<Box<str>, EntityId>,
     next_entity: u32,
     management_links: ManagementLinks,
-    state: CoreState,
+    state: SharedState,
 }
 
 impl Core {
@@ -101,7 +101,7 @@ impl Core {
             by_path: BTreeMap::new(),
             next_entity: 1,
             management_links: ManagementLinks::default(),
-            state: CoreState::new(limits, seed),
+            state: SharedState::new(limits, seed),
         }
     }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::{ExpiryIndex, QueuedMessage};
-use super::delivery_overrides::DeliveryOverrides;
 use super::description::{CommonEntityProperties, ReceiveProperties};
 use super::id::{CoreLinkId, LockToken, QueueId, SequenceNumber, Timestamp};
+use super::property_overrides::PropertyOverrides;
 use super::receivers::QueueReceivers;
 use super::sessions::{QueueSessions, StoredState, TableSlot};
 use super::settle::PropertyUpdates;
@@ -69,7 +69,7 @@ pub(super) struct MessageQueue {
     pub(super) lock_expiries: BTreeSet<(Timestamp, LockToken)>,
     pub(super) session_lock_expiries: BTreeSet<(Timestamp, TableSlot)>,
     pub(super) expiry_index: ExpiryIndex,
-    pub(super) overridden: HashMap<u64, Arc<DeliveryOverrides>>,
+    pub(super) overridden: HashMap<u64, Arc<PropertyOverrides>>,
     /// The highest counter ever enqueued here.
     pub(super) counter: u64,
     pub(super) messages: u64,
@@ -102,7 +102,7 @@ impl MessageQueue {
         session: Option<&str>,
         counter: u64,
         mut message: QueuedMessage,
-        overrides: Option<Arc<DeliveryOverrides>>,
+        overrides: Option<Arc<PropertyOverrides>>,
     ) -> TableSlot {
         let slot = self.sessions.find_or_create(session);
         // A flag in the message saves a lookup in the map for the many that have none.
@@ -122,7 +122,7 @@ impl MessageQueue {
         &mut self,
         slot: TableSlot,
         counter: u64,
-    ) -> Option<(QueuedMessage, Option<Arc<DeliveryOverrides>>)> {
+    ) -> Option<(QueuedMessage, Option<Arc<PropertyOverrides>>)> {
         let message = self.sessions.get_mut(slot).backlog.remove(counter, slot, &mut self.expiry_index)?;
         self.messages -= 1;
         self.bytes -= u64::from(message.location.len);
@@ -130,7 +130,7 @@ impl MessageQueue {
         Some((message, overrides))
     }
 
-    pub(super) fn overrides(&self, counter: u64, message: QueuedMessage) -> Option<Arc<DeliveryOverrides>> {
+    pub(super) fn overrides(&self, counter: u64, message: QueuedMessage) -> Option<Arc<PropertyOverrides>> {
         if message.has_overrides() { self.overridden.get(&counter).cloned() } else { None }
     }
 
@@ -202,7 +202,7 @@ impl MessageQueue {
 pub(super) struct MessageUpdate {
     pub(super) delivery_count: u16,
     pub(super) deferred: bool,
-    pub(super) overrides: Option<Arc<DeliveryOverrides>>,
+    pub(super) overrides: Option<Arc<PropertyOverrides>>,
 }
 
 impl MessageUpdate {
@@ -212,7 +212,7 @@ impl MessageUpdate {
 
     pub(super) fn set_properties(&mut self, properties: &PropertyUpdates) {
         if !properties.is_empty() {
-            self.overrides = Some(Arc::new(DeliveryOverrides::merge(self.overrides.as_ref(), properties)));
+            self.overrides = Some(Arc::new(PropertyOverrides::merge(self.overrides.as_ref(), properties)));
         }
     }
 }

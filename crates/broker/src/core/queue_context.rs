@@ -2,17 +2,17 @@
 //!
 //! The operations are in the files named after them: [`delivery`](super::delivery),
 //! [`session_lock`](super::session_lock), [`settle`](super::settle), [`dead_letter`](super::dead_letter),
-//! [`expiry`](super::expiry).
+//! [`undeliverable_messages`](super::undeliverable_messages).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::QueuedMessage;
 use super::call_context::CallContext;
-use super::core_state::CoreState;
-use super::delivery_overrides::DeliveryOverrides;
+use super::property_overrides::PropertyOverrides;
 use super::queue::MessageQueue;
 use super::sessions::{QueueSessions, TableSlot};
+use super::shared_state::SharedState;
 use super::timers::Timer;
 
 /// Delay before the core repeats a required action (such as removing an expired message) that the journal refused.
@@ -22,7 +22,7 @@ pub(super) struct QueueContext<'a, 't> {
     pub(super) queue: &'a mut MessageQueue,
     /// `None` if this queue is itself a dead-letter queue.
     pub(super) dead_letter_queue: Option<&'a mut MessageQueue>,
-    pub(super) state: &'a mut CoreState,
+    pub(super) state: &'a mut SharedState,
     pub(super) call: &'a mut CallContext<'t>,
 }
 
@@ -33,7 +33,7 @@ impl<'t> QueueContext<'_, 't> {
         session: Option<&str>,
         counter: u64,
         message: QueuedMessage,
-        overrides: Option<Arc<DeliveryOverrides>>,
+        overrides: Option<Arc<PropertyOverrides>>,
     ) {
         let slot = self.queue.add_message(session, counter, message, overrides);
         self.set_expiry_timer();

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::delivery_overrides::DeliveryOverrides;
 use super::duplicate_history::Fingerprint;
 use super::id::{EntityId, QueueId, SequenceNumber, Timestamp};
+use super::property_overrides::PropertyOverrides;
 use crate::journal::JournalLocation;
 
 mod codec;
@@ -86,7 +86,7 @@ pub(super) struct EnqueueTarget {
     pub(super) counter: Option<u64>,
     /// In milliseconds, if the subscription's limit is below the message's own.
     pub(super) time_to_live: Option<u64>,
-    pub(super) overrides: Option<Arc<DeliveryOverrides>>,
+    pub(super) overrides: Option<Arc<PropertyOverrides>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -125,7 +125,7 @@ pub(super) struct DeadLetteredRecord<'a> {
     pub(super) counter: u64,
     pub(super) delivery_count: u16,
     pub(super) location: JournalLocation,
-    pub(super) overrides: Arc<DeliveryOverrides>,
+    pub(super) overrides: Arc<PropertyOverrides>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -135,7 +135,7 @@ pub(super) struct MessageUpdatedRecord<'a> {
     pub(super) counter: u64,
     pub(super) delivery_count: u16,
     pub(super) deferred: bool,
-    pub(super) overrides: Option<Arc<DeliveryOverrides>>,
+    pub(super) overrides: Option<Arc<PropertyOverrides>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

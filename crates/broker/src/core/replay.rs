@@ -224,7 +224,7 @@ impl MessageQueue {
         &mut self,
         session: Option<&str>,
         counter: u64,
-        overrides: Option<&std::sync::Arc<super::DeliveryOverrides>>,
+        overrides: Option<&std::sync::Arc<super::PropertyOverrides>>,
     ) {
         if let (Some(slot), Some(overrides)) = (self.find_restored(session, counter), overrides) {
             self.sessions.get_mut(slot).backlog.update(counter, |message| message.set_has_overrides(true));

@@ -13,7 +13,7 @@ use super::duplicate_history::Fingerprint;
 use super::entity::{Entity, SendSide};
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
-use super::partition;
+use super::partition_choice;
 use super::record::EnqueuedRecord;
 use super::scheduled_messages::ScheduledMessage;
 use super::timers::Timer;
@@ -78,7 +78,7 @@ impl Core {
         for message in messages {
             check_message(message, limit, needs_session)?;
         }
-        if ingress.enable_partitioning && !partition::is_uniform(messages) {
+        if ingress.enable_partitioning && !partition_choice::is_uniform(messages) {
             return Err(Error::NotAllowed("a batch to a partitioned entity has one session id and one partition key"));
         }
         self.check_quota(entity, messages)
@@ -86,7 +86,7 @@ impl Core {
 
     fn check_quota(&self, entity: &Entity, messages: &[IncomingMessage]) -> Result<(), Error> {
         let Some(ingress) = entity.description.ingress() else { return Ok(()) };
-        let partitions = if ingress.enable_partitioning { u64::from(partition::COUNT) } else { 1 };
+        let partitions = if ingress.enable_partitioning { u64::from(partition_choice::COUNT) } else { 1 };
         let limit = ingress.max_size_in_megabytes * MEGABYTE * partitions;
         let subscriptions = entity.subscriptions.iter().filter_map(|id| self.entities.get(id));
         // A topic's quota covers the copies in its subscriptions.
@@ -117,7 +117,7 @@ impl Core {
             }
             batch.counter += 1;
             let partition = match description.enable_partitioning {
-                true => partition::choose(message, ingress.history.is_some(), &mut batch.partition),
+                true => partition_choice::choose(message, ingress.history.is_some(), &mut batch.partition),
                 false => 0,
             };
             // A past time means "now", as in Azure Service Bus.
@@ -169,7 +169,7 @@ impl Core {
         let Ok(ingress) = self.ingress_mut(record.entity) else { return };
         ingress.counter = ingress.counter.max(record.sequence.counter());
         // Replay only sees the chosen partition; continuing after it keeps the round robin even.
-        ingress.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition::COUNT;
+        ingress.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition_choice::COUNT;
         if let (Some(history), Some(id)) = (&mut ingress.history, record.fingerprint) {
             history.insert(id, record.enqueued_at);
         }

@@ -23,11 +23,11 @@ pub struct SnapshotCursor {
     /// Converts ticks of the duplicate history to times.
     now: Timestamp,
     entity: EntityId,
-    stage: SnapshotStage,
+    stage: EntitySnapshotPart,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum SnapshotStage {
+enum EntitySnapshotPart {
     Entity,
     Scheduled(u64),
     History(usize),
@@ -37,7 +37,7 @@ enum SnapshotStage {
 impl SnapshotCursor {
     /// Starts a snapshot. The store remembers the journal's position at this moment.
     pub fn new(now: Timestamp) -> Self {
-        Self { now, entity: EntityId(0), stage: SnapshotStage::Entity }
+        Self { now, entity: EntityId(0), stage: EntitySnapshotPart::Entity }
     }
 }
 
@@ -57,12 +57,12 @@ impl Core {
         loop {
             let Some((id, entity)) = self.entities.range(snapshot.entity..).next() else { return false };
             if *id != snapshot.entity {
-                (snapshot.entity, snapshot.stage) = (*id, SnapshotStage::Entity);
+                (snapshot.entity, snapshot.stage) = (*id, EntitySnapshotPart::Entity);
             }
             let (next, full) = entity.snapshot_stage(snapshot.stage, snapshot.now, &mut write);
             match next {
                 Some(stage) => snapshot.stage = stage,
-                None => (snapshot.entity, snapshot.stage) = (EntityId(id.0 + 1), SnapshotStage::Entity),
+                None => (snapshot.entity, snapshot.stage) = (EntityId(id.0 + 1), EntitySnapshotPart::Entity),
             }
             if full {
                 return true;
@@ -77,22 +77,24 @@ impl Entity {
     /// Writes one stage; returns the next stage and whether the budget is used up.
     fn snapshot_stage(
         &self,
-        stage: SnapshotStage,
+        stage: EntitySnapshotPart,
         now: Timestamp,
         write: RecordSink<'_>,
-    ) -> (Option<SnapshotStage>, bool) {
+    ) -> (Option<EntitySnapshotPart>, bool) {
         match stage {
-            SnapshotStage::Entity => {
+            EntitySnapshotPart::Entity => {
                 let json = serde_json::to_vec(&self.description).expect("a description is plain data");
-                (Some(SnapshotStage::Scheduled(0)), write(&JournalRecord::Entity(self.record(&json))))
+                (Some(EntitySnapshotPart::Scheduled(0)), write(&JournalRecord::Entity(self.record(&json))))
             }
-            SnapshotStage::Scheduled(from) => self.snapshot_scheduled(from, write),
-            SnapshotStage::History(page) => self.snapshot_history(page, now, write),
-            SnapshotStage::Messages(subqueue, slot, counter) => self.snapshot_messages(subqueue, slot, counter, write),
+            EntitySnapshotPart::Scheduled(from) => self.snapshot_scheduled(from, write),
+            EntitySnapshotPart::History(page) => self.snapshot_history(page, now, write),
+            EntitySnapshotPart::Messages(subqueue, slot, counter) => {
+                self.snapshot_messages(subqueue, slot, counter, write)
+            }
         }
     }
 
-    fn snapshot_scheduled(&self, from: u64, write: RecordSink<'_>) -> (Option<SnapshotStage>, bool) {
+    fn snapshot_scheduled(&self, from: u64, write: RecordSink<'_>) -> (Option<EntitySnapshotPart>, bool) {
         let schedule = self.ingress.as_ref().map(|ingress| &ingress.schedule);
         for (counter, message) in schedule.into_iter().flat_map(|schedule| schedule.iter_from(from)) {
             let record = ScheduledRecord {
@@ -104,21 +106,26 @@ impl Entity {
                 location: message.location,
             };
             if write(&JournalRecord::Scheduled(record)) {
-                return (Some(SnapshotStage::Scheduled(counter + 1)), true);
+                return (Some(EntitySnapshotPart::Scheduled(counter + 1)), true);
             }
         }
-        (Some(SnapshotStage::History(0)), false)
+        (Some(EntitySnapshotPart::History(0)), false)
     }
 
-    fn snapshot_history(&self, page: usize, now: Timestamp, write: RecordSink<'_>) -> (Option<SnapshotStage>, bool) {
+    fn snapshot_history(
+        &self,
+        page: usize,
+        now: Timestamp,
+        write: RecordSink<'_>,
+    ) -> (Option<EntitySnapshotPart>, bool) {
         let history = self.ingress.as_ref().and_then(|ingress| ingress.history.as_ref());
         let Some(ids) = history.and_then(|history| history.page(page, now)) else {
-            return (Some(SnapshotStage::Messages(Subqueue::Main, 0, 0)), false);
+            return (Some(EntitySnapshotPart::Messages(Subqueue::Main, 0, 0)), false);
         };
         let ids: Vec<_> = ids.collect();
         // An empty page needs no record, but the cursor still moves on.
         let full = !ids.is_empty() && write(&JournalRecord::DuplicateIds { entity: self.id, ids });
-        (Some(SnapshotStage::History(page + 1)), full)
+        (Some(EntitySnapshotPart::History(page + 1)), full)
     }
 
     fn snapshot_messages(
@@ -127,11 +134,11 @@ impl Entity {
         slot: TableSlot,
         from: u64,
         write: RecordSink<'_>,
-    ) -> (Option<SnapshotStage>, bool) {
+    ) -> (Option<EntitySnapshotPart>, bool) {
         let Some(egress) = &self.egress else { return (None, false) };
         let queue = egress.queue(subqueue);
         let Some((found, session)) = queue.sessions.iter_from(slot).next() else {
-            let next = (subqueue == Subqueue::Main).then_some(SnapshotStage::Messages(Subqueue::DeadLetter, 0, 0));
+            let next = (subqueue == Subqueue::Main).then_some(EntitySnapshotPart::Messages(Subqueue::DeadLetter, 0, 0));
             return (next, false);
         };
         // The session at `slot` may be gone; then the next one starts from its first message.
@@ -140,8 +147,8 @@ impl Entity {
         let (last, used_up) = queue.snapshot_backlog(session, from, write);
         full |= used_up;
         let next = match last {
-            Some(last) => SnapshotStage::Messages(subqueue, found, last + 1),
-            None => SnapshotStage::Messages(subqueue, found + 1, 0),
+            Some(last) => EntitySnapshotPart::Messages(subqueue, found, last + 1),
+            None => EntitySnapshotPart::Messages(subqueue, found + 1, 0),
         };
         (Some(next), full)
     }

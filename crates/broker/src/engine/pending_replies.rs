@@ -49,13 +49,13 @@ impl PendingReplies {
 }
 
 /// Sends replies to a connection.
-pub(super) struct ReplyOutbox {
+pub(super) struct ConnectionReplySender {
     replies: UnboundedSender<Vec<EngineReply>>,
     /// The last reply about one of its links waits for this position; later ones must not overtake it.
     pub(super) deferred_until: Lsn,
 }
 
-impl ReplyOutbox {
+impl ConnectionReplySender {
     pub(super) fn new(replies: UnboundedSender<Vec<EngineReply>>) -> Self {
         Self { replies, deferred_until: Lsn::default() }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::connection::CallReply;
 use crate::core::{CoreLinkId, Error, LinkEffect, MessageDelivery, SettlementOutcome, Timestamp};
-use crate::journal::{Journal, StoredEntry};
+use crate::journal::{Journal, ReadJournalEntry};
 
 pub(crate) enum EngineReply {
     Sent {
@@ -23,7 +23,7 @@ pub(crate) enum EngineReply {
     Deliver {
         link: CoreLinkId,
         delivery: MessageDelivery,
-        stored: Result<StoredEntry, Error>,
+        stored: Result<ReadJournalEntry, Error>,
     },
     /// All credit is used up to `delivery_count`; `unused` of it had no message.
     Drained {

@@ -13,7 +13,7 @@ use crate::store::{LogStore, MaintenanceTask, OpenError, StoreFolder, StoreOptio
 
 /// Where a broker stores its messages.
 #[derive(Debug, Clone)]
-pub enum Persistence {
+pub enum StorageLocation {
     /// In this folder. Accepted messages survive any crash.
     Folder(PathBuf),
     /// In memory only, for tests.
@@ -55,13 +55,13 @@ pub(crate) enum EngineStorage {
 impl EngineStorage {
     /// Opens the data folder and recovers the core from it.
     pub(crate) fn recover(
-        persistence: &Persistence,
+        persistence: &StorageLocation,
         limits: BrokerLimits,
         now: Timestamp,
         engine: &EngineHandle,
     ) -> Result<(Core, Self), Error> {
         let mut core = Core::new(limits, rand::random());
-        let Persistence::Folder(path) = persistence else {
+        let StorageLocation::Folder(path) = persistence else {
             return Ok((core, Self::Volatile(VolatileJournal::default())));
         };
         let folder = StoreFolder::new(path).map_err(|source| Error::Create { path: path.clone(), source })?;

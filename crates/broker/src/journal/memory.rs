@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
+use super::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, ReadJournalEntry};
 
 /// Keeps bodies in memory and frees them with their last reference. Nothing can be recovered from it.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub struct VolatileJournal {
 
 #[derive(Debug)]
 struct VolatileSlot {
-    stored: StoredEntry,
+    stored: ReadJournalEntry,
     references: u32,
 }
 
@@ -25,7 +25,8 @@ impl Journal for VolatileJournal {
     fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
         for entry in group {
             let Some(body) = entry.body else { continue };
-            let stored = StoredEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
+            let stored =
+                ReadJournalEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
             let slot = Some(VolatileSlot { stored, references: entry.references });
             let offset = if let Some(index) = self.free.pop() {
                 self.slots[index as usize] = slot;
@@ -40,7 +41,7 @@ impl Journal for VolatileJournal {
         Ok(())
     }
 
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError> {
         match self.slots.get(location.offset as usize) {
             Some(Some(slot)) => Ok(slot.stored.clone()),
             _ => Err(ReadError::Missing(location)),
@@ -74,7 +75,7 @@ impl Journal for VolatileJournal {
 pub struct MemoryJournal {
     groups: Vec<Vec<MemoryEntry>>,
     /// Bodies by offset, with their remaining references.
-    bodies: Vec<(StoredEntry, i64)>,
+    bodies: Vec<(ReadJournalEntry, i64)>,
     /// Groups per segment; 0 means a single segment.
     pub groups_per_segment: u32,
     /// While true, every append fails as if the disk were full.
@@ -115,7 +116,7 @@ impl Journal for MemoryJournal {
             let body = entry.body.map(|body| {
                 let location = JournalLocation { segment, offset: self.bodies.len() as u32, len: body.len() as u32 };
                 let stored =
-                    StoredEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
+                    ReadJournalEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
                 self.bodies.push((stored, i64::from(entry.references)));
                 locations.push(location);
                 location
@@ -126,7 +127,7 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError> {
         let body = self.bodies.get(location.offset as usize);
         body.map(|(stored, _)| stored.clone()).ok_or(ReadError::Missing(location))
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::disk::{Disk, DiskFile};
 use super::frame::{ENTRY_HEADER, decode_entry, entry_length};
 use super::layout::{PieceHeader, PieceName};
-use crate::journal::{JournalLocation, ReadError, StoredEntry};
+use crate::journal::{JournalLocation, ReadError, ReadJournalEntry};
 
 /// Enough for all segments that are read at the same time; far below the limit on open files.
 const OPEN_FILES: usize = 64;
@@ -50,7 +50,7 @@ impl BodyReadAhead {
     }
 
     /// Copies the entry: the buffer is reused while callers keep entries.
-    fn entry(&self, name: PieceName, at: u64, location: JournalLocation, salt: u32) -> Option<StoredEntry> {
+    fn entry(&self, name: PieceName, at: u64, location: JournalLocation, salt: u32) -> Option<ReadJournalEntry> {
         let (_, from) = self.place.filter(|(of, _)| *of == name)?;
         let bytes = self.bytes.get(usize::try_from(at.checked_sub(from)?).ok()?..)?;
         decode_stored(bytes, location, salt).ok()
@@ -67,7 +67,7 @@ impl BodyReader {
         piece: PieceHeader,
         location: JournalLocation,
         salt: u32,
-    ) -> Result<StoredEntry, ReadError> {
+    ) -> Result<ReadJournalEntry, ReadError> {
         let (name, at) = (piece.name, piece.file_offset(location.offset));
         let last = self.last.replace((name, at));
         // A stale buffer fails the checksum and falls through to a real read.
@@ -122,15 +122,15 @@ impl BodyReader {
 const LARGEST_META: usize = 1 << 20;
 
 /// Decodes the entry at the start of `bytes`. Copies it, because the unsynced tail reuses its buffers.
-pub(super) fn decode_stored(bytes: &[u8], location: JournalLocation, salt: u32) -> Result<StoredEntry, ReadError> {
+pub(super) fn decode_stored(bytes: &[u8], location: JournalLocation, salt: u32) -> Result<ReadJournalEntry, ReadError> {
     let length = entry_length(bytes).and_then(|length| bytes.get(..length)).ok_or(ReadError::Missing(location))?;
     entry(Bytes::copy_from_slice(length), location, salt)
 }
 
-fn entry(bytes: Bytes, location: JournalLocation, salt: u32) -> Result<StoredEntry, ReadError> {
+fn entry(bytes: Bytes, location: JournalLocation, salt: u32) -> Result<ReadJournalEntry, ReadError> {
     let bounds = decode_entry(&bytes, 0, salt).ok_or(ReadError::Corrupt(location))?;
     let body = bounds.body.filter(|body| body.len() == location.len as usize).ok_or(ReadError::Missing(location))?;
-    Ok(StoredEntry { meta: bytes.slice(bounds.meta), body: bytes.slice(body) })
+    Ok(ReadJournalEntry { meta: bytes.slice(bounds.meta), body: bytes.slice(body) })
 }
 
 #[cfg(test)]

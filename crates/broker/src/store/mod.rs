@@ -61,7 +61,7 @@ use snapshot_schedule::SnapshotSchedule;
 use store_threads::StoreThreads;
 use unsynced_tail::{SharedTail, UnsyncedTail};
 
-use crate::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
+use crate::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, ReadJournalEntry};
 
 /// Settings of a store.
 #[derive(Clone)]
@@ -339,7 +339,7 @@ impl Journal for LogStore {
         self.append_group(group, locations, false)
     }
 
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError> {
         let state = self.shared.lock();
         if let Some(bytes) = state.unsynced(location.segment, location.offset) {
             return body_reader::decode_stored(bytes, location, self.salt);
@@ -374,7 +374,7 @@ impl Journal for ReserveBackedJournal<'_> {
         self.0.append_group(group, locations, true)
     }
 
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError> {
         self.0.read(location)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::core::*;
-use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, StoredEntry};
+use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, ReadJournalEntry};
 use broker::store::{LogStore, MaintenanceTask, StoreOptions};
 use bytes::Bytes;
 
@@ -61,7 +61,7 @@ impl Journal for RecordingJournal<'_> {
         Ok(())
     }
 
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError> {
         self.journal.read(location)
     }
 
@@ -79,7 +79,7 @@ impl Journal for RecordingJournal<'_> {
 }
 
 /// The recorded bodies, as a journal for reads. Appends are not stored.
-struct BodyLookup(HashMap<JournalLocation, StoredEntry>);
+struct BodyLookup(HashMap<JournalLocation, ReadJournalEntry>);
 
 impl Journal for BodyLookup {
     fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<JournalLocation>) -> Result<(), AppendError> {
@@ -88,7 +88,7 @@ impl Journal for BodyLookup {
         Ok(())
     }
 
-    fn read(&self, location: JournalLocation) -> Result<StoredEntry, ReadError> {
+    fn read(&self, location: JournalLocation) -> Result<ReadJournalEntry, ReadError> {
         self.0.get(&location).cloned().ok_or(ReadError::Missing(location))
     }
 
@@ -109,7 +109,7 @@ fn expected(append_log: &AppendLog, end: Lsn) -> (Core, BodyLookup) {
         core.replay(meta, body.as_ref().map(|(location, _)| *location)).expect("what the core wrote");
         if let Some((location, body)) = body {
             let meta = Bytes::copy_from_slice(meta);
-            bodies.0.insert(*location, StoredEntry { meta, body: body.clone() });
+            bodies.0.insert(*location, ReadJournalEntry { meta, body: body.clone() });
         }
     }
     core.finish_recovery(START);

@@ -18,7 +18,7 @@ pub(crate) struct LoopHeartbeat {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct BackgroundHeartbeats {
+pub(crate) struct BackgroundLoopHeartbeats {
     pub(crate) announcer: LoopHeartbeat,
     pub(crate) status_collector: LoopHeartbeat,
     pub(crate) step_down: LoopHeartbeat,
@@ -32,7 +32,7 @@ enum BackgroundLoopName {
     StepDown,
 }
 
-impl BackgroundHeartbeats {
+impl BackgroundLoopHeartbeats {
     pub(super) fn new(now: Instant) -> Self {
         let heartbeat = |name| LoopHeartbeat { name, beat: Heartbeat::new(now) };
         Self {

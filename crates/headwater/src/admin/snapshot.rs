@@ -11,7 +11,7 @@ use lease::LeaseStatus;
 use pipeline::counters::MetricSample;
 use pipeline::{capture, consumer, producer, publish};
 
-use super::heartbeats::BackgroundHeartbeats;
+use super::heartbeats::BackgroundLoopHeartbeats;
 use super::liveness::LoopMonitor;
 use super::service_state::{self, ServiceState};
 use crate::pods::Announcement;
@@ -35,14 +35,14 @@ pub(crate) struct PodMonitor {
     services: PodServices,
     status_cache: Arc<StatusCache>,
     loop_monitor: LoopMonitor,
-    heartbeats: BackgroundHeartbeats,
+    heartbeats: BackgroundLoopHeartbeats,
     terms: AtomicU64,
     stopping: AtomicBool,
 }
 
 impl PodMonitor {
     pub(super) fn new(services: PodServices, status_cache: Arc<StatusCache>) -> Self {
-        let (loop_monitor, heartbeats) = (LoopMonitor::default(), BackgroundHeartbeats::new(Instant::now()));
+        let (loop_monitor, heartbeats) = (LoopMonitor::default(), BackgroundLoopHeartbeats::new(Instant::now()));
         Self {
             services,
             status_cache,
@@ -53,7 +53,7 @@ impl PodMonitor {
         }
     }
 
-    pub(crate) fn heartbeats(&self) -> &BackgroundHeartbeats {
+    pub(crate) fn heartbeats(&self) -> &BackgroundLoopHeartbeats {
         &self.heartbeats
     }
 
@@ -189,7 +189,7 @@ impl PodMonitor {
 }
 
 /// The background loops of the admin side.
-fn status_service(heartbeats: &BackgroundHeartbeats) -> PodServiceHealth {
+fn status_service(heartbeats: &BackgroundLoopHeartbeats) -> PodServiceHealth {
     let loops = vec![heartbeats.announcer.liveness(), heartbeats.status_collector.liveness()];
     PodServiceHealth { name: "status", role: "active", readiness: Readiness::Ready, loops }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::{Broker, Config, Persistence, TlsFiles, emulator_config};
+use broker::{Broker, Config, StorageLocation, TlsFiles, emulator_config};
 
 use crate::exit::ExitReason;
 use crate::output;
@@ -63,7 +63,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn broker_config(args: Args) -> anyhow::Result<Config> {
-    let persistence = if args.ephemeral { Persistence::Ephemeral } else { Persistence::Folder(args.data_dir) };
+    let persistence = if args.ephemeral { StorageLocation::Ephemeral } else { StorageLocation::Folder(args.data_dir) };
     let mut config = Config::new(args.listen, persistence);
     if let Some(file) = args.config {
         let problem = |text: &str| ExitReason::Misconfigured.with_message(format!("{text} `{}`", file.display()));

@@ -70,7 +70,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
                     &json!({ "before": before, "after": { "leader": next, "term": now }, "seconds": took }),
                 )?;
             } else {
-                output::print_line(format_args!("{next} leads in term {next_term} ({took:.1} s)"))?;
+                output::print_line(format_args!("stepped down: {next} leads in term {next_term} after {took:.1} s"))?;
             }
             return Ok(());
         }

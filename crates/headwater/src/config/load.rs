@@ -12,13 +12,13 @@ use super::{units, yaml};
 /// The value of every key.
 #[derive(Debug)]
 pub(crate) struct ResolvedSettings {
-    set: BTreeMap<&'static str, Setting>,
+    set: BTreeMap<&'static str, ResolvedSetting>,
     /// Keys that are invalid or missing. They have a default or an example as value, and rules that need them are skipped.
     invalid: BTreeSet<&'static str>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Setting {
+pub(crate) struct ResolvedSetting {
     pub(crate) value: TypedValue,
     pub(crate) origin: SettingOrigin,
 }
@@ -120,7 +120,7 @@ fn parse_override(path: &[String], value: &str, origin: SettingOrigin) -> Config
 }
 
 struct SettingsReader<'a> {
-    set: BTreeMap<&'static str, Setting>,
+    set: BTreeMap<&'static str, ResolvedSetting>,
     invalid: BTreeSet<&'static str>,
     /// Secrets that were read from a file.
     from_file: BTreeSet<&'static str>,
@@ -168,7 +168,7 @@ impl SettingsReader<'_> {
         let gathered = self
             .set
             .entry(key.path)
-            .or_insert_with(|| Setting { value: TypedValue::Tree(ConfigNode::map(origin.clone())), origin });
+            .or_insert_with(|| ResolvedSetting { value: TypedValue::Tree(ConfigNode::map(origin.clone())), origin });
         if let TypedValue::Tree(ConfigNode { value: NodeValue::Map(entries), .. }) = &mut gathered.value {
             entries.push(entry.clone());
         }
@@ -207,7 +207,7 @@ impl SettingsReader<'_> {
     fn store(&mut self, key: &'static ConfigKey, path: &str, value: TypedValue, node: &ConfigNode) {
         let origin = node.origin.clone();
         let as_file = path != key.path;
-        let from_other_form = |_: &&Setting| self.from_file.contains(key.path) != as_file;
+        let from_other_form = |_: &&ResolvedSetting| self.from_file.contains(key.path) != as_file;
         if let Some(previous) = self.set.get(key.path).filter(from_other_form) {
             match previous.origin.strength().cmp(&origin.strength()) {
                 std::cmp::Ordering::Less => {}
@@ -224,7 +224,7 @@ impl SettingsReader<'_> {
         } else {
             self.from_file.remove(key.path)
         };
-        self.set.insert(key.path, Setting { value, origin });
+        self.set.insert(key.path, ResolvedSetting { value, origin });
     }
 
     /// An old name is refused, and its value is checked under the new name: one run reports both.
@@ -265,7 +265,7 @@ impl SettingsReader<'_> {
             let text = key.example();
             let node = yaml::parse(&text).expect("defaults and examples are YAML");
             let value = parse_value(key, &node).expect("defaults and examples have the type of their key");
-            self.set.insert(key.path, Setting { value, origin: SettingOrigin::Unset });
+            self.set.insert(key.path, ResolvedSetting { value, origin: SettingOrigin::Unset });
             // If it was set to an invalid value, that is reported already.
             if required && self.invalid.insert(key.path) {
                 let what = format!("is missing; write, for example, `{text}`");
@@ -370,7 +370,7 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
             Ok(TypedValue::Tree(node.clone()))
         }
         (ValueKind::Secret { .. }, _) => unreachable!("is never shown"),
-        (ValueKind::ReadModels, _) => unreachable!("gathered name by name"),
+        (ValueKind::ReadModels, _) => unreachable!("read models are collected by read_wildcard"),
         (ValueKind::Documents, _) => {
             Err("must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`".to_owned())
         }
@@ -427,7 +427,7 @@ fn edit_distance(one: &str, other: &str) -> usize {
 }
 
 impl ResolvedSettings {
-    pub(crate) fn get(&self, path: &str) -> Option<&Setting> {
+    pub(crate) fn get(&self, path: &str) -> Option<&ResolvedSetting> {
         debug_assert!(schema::key(path).is_some(), "`{path}` is in the table");
         self.set.get(path)
     }

@@ -305,7 +305,7 @@ pub(super) fn json_schema() -> Json {
         "properties": {
             "key": { "description": "The `_id` of the document that an event changes. Default: `$$event.aggregateId`." },
             "when": { "type": "object", "additionalProperties": clause, "description": "What each event type does." },
-            "mirror": { "type": "boolean", "description": "Copies the documents of a `documents` source." },
+            "mirror": { "type": "boolean", "description": "The read model is a copy of the documents of a `documents` source." },
             "from": { "type": "string", "description": "Only events of this collection." },
             "indexes": { "type": "array", "items": { "type": "object", "required": ["keys"] } },
         },

@@ -339,7 +339,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "producer.checkpoint",
         kind: ValueKind::Pattern {
-            rule: "a duration or `each`",
+            rule: "a duration, or `each` for every event",
             example: "200ms",
             fits: |text| formats::parse_checkpoint(text).is_some(),
         },

@@ -90,7 +90,7 @@ impl ShopWriter {
 }
 
 async fn count(events: &Collection<Document>) -> anyhow::Result<u64> {
-    events.count_documents(doc! {}).await.map_err(failed("failed to count the events"))
+    events.count_documents(doc! {}).await.map_err(failed("failed to count the events of the shop"))
 }
 
 async fn load_state(events: &Collection<Document>) -> anyhow::Result<ShopState> {

@@ -2,13 +2,13 @@
 
 use amqp::performative::{Flow, Performative};
 use broker::core::{EntityDefinition, QueueDescription};
-use broker::{Broker, Persistence};
+use broker::{Broker, StorageLocation};
 use bytes::BytesMut;
 
 use crate::raw_peer::{self, RawPeer, message, transfer};
 
 async fn broker_with(messages: u32) -> Broker {
-    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
+    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), StorageLocation::Ephemeral);
     config.entities = vec![("q".into(), EntityDefinition::Queue(QueueDescription::default()))];
     let broker = Broker::start(config).await.expect("a broker");
     let mut sender = RawPeer::sending(broker.address(), "q").await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use broker::http::{FaultKind, FaultSpec, TestCommand};
-use broker::{Broker, Persistence};
+use broker::{Broker, StorageLocation};
 use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 
 use crate::fixture::{BrokerFixture, SOON, TOKEN};
@@ -159,7 +159,7 @@ async fn faults_are_injected_by_seed() {
 
 #[tokio::test]
 async fn the_library_arms_the_same_faults() {
-    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
+    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), StorageLocation::Ephemeral);
     config.entities = vec![("plain".into(), broker::core::EntityDefinition::Queue(Default::default()))];
     let broker = Broker::start(config).await.expect("a broker");
     let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");

@@ -4,7 +4,7 @@ use amqp::codec::RawValue;
 use amqp::performative::Performative;
 use amqp::{Attach, Source, Target, Value};
 use broker::core::{EntityDefinition, SubscriptionDescription, TopicDescription};
-use broker::{Broker, Persistence};
+use broker::{Broker, StorageLocation};
 use servicebus::{Client, Config};
 use tokio::time::timeout;
 
@@ -12,7 +12,7 @@ use crate::fixture::SOON;
 use crate::raw_peer::{RawPeer, attach, message, transfer};
 
 async fn broker() -> Broker {
-    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
+    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), StorageLocation::Ephemeral);
     config.entities = vec![
         ("t".into(), EntityDefinition::Topic(TopicDescription::default())),
         ("t/Subscriptions/s".into(), EntityDefinition::Subscription(SubscriptionDescription::default())),

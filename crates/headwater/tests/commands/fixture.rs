@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use broker::{Broker, Config, Persistence};
+use broker::{Broker, Config, StorageLocation};
 use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};
 use servicebus::administration::AdministrationClient;
@@ -38,7 +38,7 @@ impl CliFixture {
             ["source", "views", "pods"].map(|part| shared.database(&format!("{purpose}_{part}")));
         let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
         source.collection::<Document>("events").create_index(index).await.unwrap();
-        let broker = Broker::start(Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), Persistence::Ephemeral));
+        let broker = Broker::start(Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), StorageLocation::Ephemeral));
         let broker = broker.await.unwrap();
         let fixture = Self { source, views, coordination, broker, folder: tempfile::tempdir().unwrap() };
         fixture.configure(shared.uri(), more);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use broker::{Broker, Config, Persistence, TlsFiles};
+use broker::{Broker, Config, StorageLocation, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use servicebus::administration::{AdministrationClient, EntityDescription};
 
@@ -71,7 +71,7 @@ async fn administration_uses_tls_with_trusted_authorities_only() {
     for (name, text) in [("ca", issuer.pem()), ("cert", certificate.pem()), ("key", key.serialize_pem())] {
         std::fs::write(file(name), text).unwrap();
     }
-    let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), Persistence::Ephemeral);
+    let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), StorageLocation::Ephemeral);
     config.tls = Some(TlsFiles { certificate: file("cert"), key: file("key") });
     let broker = Broker::start(config).await.unwrap();
     let port = broker.address().port();

@@ -57,7 +57,7 @@ async fn a_stopping_pod_is_unready_and_serves_until_drained() {
         "pod started",
         "lease acquired",
         "stopping",
-        "lease lost",
+        "lease given up",
         "stopped",
     ];
     let positions = order.map(at);

@@ -32,7 +32,7 @@ async fn a_stopping_pod_hands_over_at_once_and_logs_it() {
         election.get(&leader).wait_until_ended().await;
         let gain = ["lease acquired", "\"reason\":\"released\"", &format!("\"pod_id\":\"{next}\"")];
         assert_eq!(election.get(&next).wait_for_log(&gain, secs(10)).await, 1);
-        let loss = ["lease lost", "\"reason\":\"shutting down\"", &format!("\"term\":\"{term}\"")];
+        let loss = ["lease given up", "\"reason\":\"shutting down\"", &format!("\"term\":\"{term}\"")];
         assert_eq!(election.get(&leader).log_lines(&loss).len(), 1);
         election.start_candidate(&leader).wait_until_started().await;
         (leader, term) = (next, gained);

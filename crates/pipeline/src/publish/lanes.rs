@@ -42,7 +42,7 @@ pub struct RefusedSend {
 
 /// One transfer to send.
 #[derive(Debug)]
-pub struct LaneTransfer {
+pub struct TransferToSend {
     pub token: u64,
     pub message: EncodedMessage,
 }
@@ -156,7 +156,7 @@ impl Lanes {
     }
 
     /// The next transfer, of the lane whose turn it is.
-    pub fn next_transfer(&mut self, now: Instant) -> Option<LaneTransfer> {
+    pub fn next_transfer(&mut self, now: Instant) -> Option<TransferToSend> {
         self.wake_due_lanes(now);
         loop {
             let id = self.ready.pop_front()?;
@@ -173,7 +173,7 @@ impl Lanes {
             lane.in_flight.push((token, batch));
             self.transfers += 1;
             self.wake(id);
-            return Some(LaneTransfer { token, message });
+            return Some(TransferToSend { token, message });
         }
     }
 

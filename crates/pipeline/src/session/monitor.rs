@@ -17,7 +17,7 @@ pub struct SessionMonitor(pub(super) Arc<SessionActivity>);
 pub(super) struct SessionActivity {
     pub(super) counters: SessionCounters,
     pub(super) budget: Arc<SessionByteBudget>,
-    problems: watch::Sender<CurrentProblems>,
+    problems: watch::Sender<CurrentSessionProblems>,
     progress: watch::Sender<Option<Instant>>,
 }
 
@@ -69,7 +69,7 @@ pub enum SessionProblem {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct CurrentProblems {
+struct CurrentSessionProblems {
     bus: Option<SessionProblem>,
     applying: Option<SessionProblem>,
 }
@@ -91,7 +91,7 @@ impl SessionMonitor {
 
     /// The current problem; one with the bus before one with the read models.
     pub fn problem(&self) -> Option<SessionProblem> {
-        let CurrentProblems { bus, applying } = *self.0.problems.borrow();
+        let CurrentSessionProblems { bus, applying } = *self.0.problems.borrow();
         bus.or(applying)
     }
 
@@ -115,7 +115,7 @@ impl SessionActivity {
         self.set_apply_problem(None);
     }
 
-    fn update_problems(&self, update_problems: impl FnOnce(&mut CurrentProblems)) {
+    fn update_problems(&self, update_problems: impl FnOnce(&mut CurrentSessionProblems)) {
         self.problems.send_if_modified(|current| {
             let before = *current;
             update_problems(current);

@@ -27,7 +27,6 @@ mod delivered_event;
 mod epoch_floor;
 mod error;
 mod event_path;
-mod indices;
 mod model_validation;
 mod observer;
 mod parked;
@@ -39,6 +38,7 @@ mod source_event_reader;
 mod statement;
 mod template;
 mod transaction;
+mod typed_index;
 
 use crate::stored::identity;
 

@@ -13,10 +13,10 @@ use super::cursor::{Cursor, CursorDecision, EventFacts, OrderingMode, SourceEvid
 use super::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_document, cursor_statement};
 use super::delivered_event::{DeliveredEvent, EventBody};
 use super::identity::Identity;
-use super::indices::{EventIndex, ModelIndex};
 use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
 use super::projection::{self, Projection, ProjectionEvent};
 use super::statement::WriteStatement;
+use super::typed_index::{EventIndex, ModelIndex};
 use crate::event::Operation;
 use crate::failpoints::Failpoint;
 use crate::trace::wall_clock;

@@ -18,11 +18,11 @@ use super::cursor_document::read_cursor;
 use super::epoch_floor;
 use super::error::{DUPLICATE_KEY, Error};
 use super::identity::Identity;
-use super::indices::EventIndex;
 use super::plan::{
     ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatements, StatementOrigin, TransactionPlan,
     TransactionPlanner,
 };
+use super::typed_index::EventIndex;
 use super::{CURSORS, PARKED_EVENTS};
 use crate::error_policy::{self, ErrorClass};
 use crate::stored::cursors;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use broker::core::{EntityDefinition, TopicDescription};
-use broker::{Broker, Persistence};
+use broker::{Broker, StorageLocation};
 use lease::CandidateId;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
@@ -52,7 +52,7 @@ impl PublishFixture {
     }
 
     pub(crate) async fn without_subscription(set: impl FnOnce(&mut TopicDescription)) -> Self {
-        let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
+        let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), StorageLocation::Ephemeral);
         let mut topic = TopicDescription::default();
         set(&mut topic);
         config.entities = vec![(TOPIC.to_owned(), EntityDefinition::Topic(topic))];

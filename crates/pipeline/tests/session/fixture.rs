@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use broker::core::{EntityDefinition, ReceiveProperties, SubscriptionDescription, TopicDescription};
 use broker::http::{FaultSpec, TestCommand};
-use broker::{Broker, Persistence};
+use broker::{Broker, StorageLocation};
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use pipeline::consumer::{Config, Consumer, ConsumerCounts, ConsumerDependencies, ConsumerState, Handle};
@@ -48,7 +48,7 @@ impl SessionFixture {
     }
 
     pub(crate) async fn with(set: impl FnOnce(&mut ReceiveProperties)) -> Self {
-        let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
+        let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), StorageLocation::Ephemeral);
         let mut subscription = SubscriptionDescription::default();
         subscription.egress.requires_session = true;
         subscription.egress.max_delivery_count = 2_000;

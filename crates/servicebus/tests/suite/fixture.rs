@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use broker::core::{EntityDefinition, QueueDescription, SubscriptionDescription, TopicDescription};
-use broker::{Broker, Persistence};
+use broker::{Broker, StorageLocation};
 use servicebus::{Client, Config, Message, ReceivedMessage, SessionReceiver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -67,7 +67,7 @@ impl ClientFixture {
 }
 
 pub(crate) async fn start_broker(tls: Option<broker::TlsFiles>) -> Broker {
-    let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
+    let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), StorageLocation::Ephemeral);
     let mut events = TopicDescription::default();
     events.ingress.enable_partitioning = true;
     let mut subscription = SubscriptionDescription::default();

@@ -109,7 +109,7 @@ fn read_message_updated<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<MessageUp
     })
 }
 
-fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<DeliveryOverrides>>> {
+fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<PropertyOverrides>>> {
     if !read_flag(r)? {
         return Ok(None);
     }
@@ -119,7 +119,7 @@ fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<Delivery
     let properties = (0..r.read_length()?)
         .map(|_| Ok((r.read_text()?.into(), Bytes::copy_from_slice(r.read_bytes()?))))
         .collect::<DecodeResult<Vec<_>>>()?;
-    Ok(Some(Arc::new(DeliveryOverrides { reason, description, enqueued_sequence, properties })))
+    Ok(Some(Arc::new(PropertyOverrides { reason, description, enqueued_sequence, properties })))
 }
 
 fn read_session_state<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<SessionStateRecord<'a>> {

@@ -13,8 +13,8 @@ fn round_trip(record: &JournalRecord<'_>) {
 
 const HERE: JournalLocation = JournalLocation { segment: 3, offset: u32::MAX, len: 1024 };
 
-fn overridden() -> Arc<DeliveryOverrides> {
-    Arc::new(DeliveryOverrides {
+fn overridden() -> Arc<PropertyOverrides> {
+    Arc::new(PropertyOverrides {
         reason: Some("why".into()),
         description: None,
         enqueued_sequence: Some(SequenceNumber::new(3, 9)),

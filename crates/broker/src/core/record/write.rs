@@ -137,7 +137,7 @@ fn write_message_updated(w: &mut RecordEncoder<'_>, record: &MessageUpdatedRecor
     write_overrides(w, record.overrides.as_deref());
 }
 
-fn write_overrides(w: &mut RecordEncoder<'_>, overrides: Option<&DeliveryOverrides>) {
+fn write_overrides(w: &mut RecordEncoder<'_>, overrides: Option<&PropertyOverrides>) {
     w.write_byte(overrides.is_some().into());
     let Some(overrides) = overrides else { return };
     w.write_option_text(overrides.reason.as_deref());

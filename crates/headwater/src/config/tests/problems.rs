@@ -216,12 +216,12 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "",
         "producer: { checkpoint: often }\n",
-        "line 4, column 25: `producer.checkpoint` is `often`, but must be a duration or `each`, such as `200ms`",
+        "line 4, column 25: `producer.checkpoint` is `often`, but must be a duration, or `each` for every event, such as `200ms`",
     ),
     (
         "",
         "producer: { checkpoint: 200 }\n",
-        "line 4, column 25: `producer.checkpoint` is `200`, but must be a duration or `each`, such as `200ms`",
+        "line 4, column 25: `producer.checkpoint` is `200`, but must be a duration, or `each` for every event, such as `200ms`",
     ),
     (
         "",

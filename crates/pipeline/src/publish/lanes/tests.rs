@@ -21,7 +21,7 @@ fn message(session: &str, number: u64) -> Bytes {
 }
 
 /// The numbers of the messages in a transfer.
-fn numbers(transfer: &LaneTransfer) -> Vec<u64> {
+fn numbers(transfer: &TransferToSend) -> Vec<u64> {
     let envelope = amqp::Message::parse(transfer.message.bytes().clone()).unwrap();
     let number = |message: amqp::Message| {
         message.properties().unwrap().message_id.unwrap().as_str().unwrap().parse::<u64>().unwrap()

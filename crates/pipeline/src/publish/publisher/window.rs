@@ -10,7 +10,7 @@ use servicebus::EncodedMessage;
 use crate::event::ChangeEvent;
 use crate::publish::acknowledged_prefix::{AcknowledgedPrefix, CaptureOrdinal, CheckpointPosition};
 use crate::publish::batch::{BatchLimits, WindowEntry};
-use crate::publish::lanes::{LaneId, LaneTransfer, Lanes, RefusedSend, WindowLimits};
+use crate::publish::lanes::{LaneId, Lanes, RefusedSend, TransferToSend, WindowLimits};
 use crate::publish::message::EventMessageId;
 use crate::publish::pending_writes::CompletedWrite;
 use crate::publish::traced_events::{PublishedTrace, TracedEvents};
@@ -89,7 +89,7 @@ impl SendWindow {
     pub(super) fn next_transfers(&mut self, now: Instant) -> Vec<(u64, EncodedMessage)> {
         let mut transfers = Vec::new();
         while self.lanes.transfers() < MAX_TRANSFERS {
-            let Some(LaneTransfer { token, message }) = self.lanes.next_transfer(now) else { break };
+            let Some(TransferToSend { token, message }) = self.lanes.next_transfer(now) else { break };
             for ordinal in self.lanes.ordinals(token) {
                 self.prefix.record_sent(ordinal);
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::view::identity::Identity;
-use crate::view::indices::EventIndex;
+use crate::view::typed_index::EventIndex;
 
 /// An entry expires, as another pod may have applied the events since.
 const EXPIRY: Duration = Duration::from_secs(60);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::view::error::Error;
-use crate::view::indices::EventIndex;
 use crate::view::plan::PlannedOutcome;
+use crate::view::typed_index::EventIndex;
 
 /// The result of one event, as its session gets it.
 #[derive(Clone, Debug)]

@@ -59,7 +59,7 @@ pub(in crate::view) struct GroupLimits {
 
 pub(in crate::view) struct GroupCommitQueue {
     limits: GroupLimits,
-    state: Mutex<QueueState>,
+    state: Mutex<GroupCommitState>,
     /// A submission arrived, or a group ended.
     changed: Notify,
     capacity_freed: Notify,
@@ -68,7 +68,7 @@ pub(in crate::view) struct GroupCommitQueue {
 }
 
 #[derive(Default)]
-struct QueueState {
+struct GroupCommitState {
     pending: VecDeque<Submission>,
     /// Statements of all pending submissions.
     queued_statements: usize,
@@ -150,7 +150,7 @@ impl GroupCommitQueue {
         }
     }
 
-    fn start_group(&self, state: &mut QueueState) -> TransactionGroup<'_> {
+    fn start_group(&self, state: &mut GroupCommitState) -> TransactionGroup<'_> {
         let submissions = state.take_group(self.max_statements(), self.limits.bytes);
         let statements = submissions.iter().map(Submission::statements).sum();
         state.running.push(statements);
@@ -203,11 +203,11 @@ impl GroupCommitQueue {
     }
 
     /// Whether not every worker has its next full group pending.
-    fn has_capacity(&self, state: &QueueState) -> bool {
+    fn has_capacity(&self, state: &GroupCommitState) -> bool {
         state.queued_statements < self.limits.statements.get() * self.limits.groups.get()
     }
 
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+    fn state(&self) -> MutexGuard<'_, GroupCommitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -218,7 +218,7 @@ impl Drop for RunningGroup<'_> {
     }
 }
 
-impl QueueState {
+impl GroupCommitState {
     fn next_start(&self, max_statements: usize, max_bytes: usize, now: Instant) -> GroupReadiness {
         let Some(first) = self.pending.front() else { return GroupReadiness::WhenSubmitted };
         // A group at least as large as the largest running one is worth its transaction.
@@ -277,14 +277,14 @@ impl Submission {
 mod tests {
     use super::*;
 
-    fn state(queued_statements: usize, running: &[usize], submitted_at: Instant) -> QueueState {
+    fn state(queued_statements: usize, running: &[usize], submitted_at: Instant) -> GroupCommitState {
         let (reply, _) = oneshot::channel();
         let submission = Submission { events: vec![], reply, submitted_at };
-        QueueState {
+        GroupCommitState {
             pending: [submission].into(),
             queued_statements,
             running: running.to_vec(),
-            ..QueueState::default()
+            ..GroupCommitState::default()
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_group_starts_when_idle_when_large_enough_or_after_a_wait() {
         let now = Instant::now();
-        let next_start = |state: QueueState, max_statements, at| state.next_start(max_statements, MAX_BYTES, at);
+        let next_start = |state: GroupCommitState, max_statements, at| state.next_start(max_statements, MAX_BYTES, at);
         let queued_statements =
             |queued_statements, running: &[usize]| next_start(state(queued_statements, running, now), 1_000, now);
         assert_eq!(queued_statements(1, &[]), GroupReadiness::Now);
@@ -301,11 +301,11 @@ mod tests {
         assert_eq!(queued_statements(99, &[100, 20]), GroupReadiness::At(now + MAX_GROUP_WAIT));
         assert_eq!(queued_statements(100, &[100, 20]), GroupReadiness::Now);
         assert_eq!(next_start(state(50, &[1_000], now), 50, now), GroupReadiness::Now, "it cannot grow further");
-        let heavy = QueueState { bytes: MAX_BYTES, ..state(1, &[1_000], now) };
+        let heavy = GroupCommitState { bytes: MAX_BYTES, ..state(1, &[1_000], now) };
         assert_eq!(next_start(heavy, 1_000, now), GroupReadiness::Now, "nor in bytes");
         assert_eq!(next_start(state(1, &[1_000], now), 1_000, now + MAX_GROUP_WAIT), GroupReadiness::Now);
-        assert_eq!(next_start(QueueState::default(), 1_000, now), GroupReadiness::WhenSubmitted);
-        let after = |statements, at| QueueState { last: Some((statements, at)), ..state(50, &[], now) };
+        assert_eq!(next_start(GroupCommitState::default(), 1_000, now), GroupReadiness::WhenSubmitted);
+        let after = |statements, at| GroupCommitState { last: Some((statements, at)), ..state(50, &[], now) };
         assert_eq!(
             next_start(after(100, now), 1_000, now),
             GroupReadiness::At(now + MAX_LONE_WAIT),
@@ -318,7 +318,10 @@ mod tests {
             GroupReadiness::Now,
             "the large group ended long ago"
         );
-        assert_eq!(next_start(QueueState { closed: true, ..state(1, &[100], now) }, 1_000, now), GroupReadiness::Now);
+        assert_eq!(
+            next_start(GroupCommitState { closed: true, ..state(1, &[100], now) }, 1_000, now),
+            GroupReadiness::Now
+        );
     }
 
     fn queue() -> GroupCommitQueue {

@@ -25,10 +25,10 @@ use crate::view::applier_config::Config;
 use crate::view::counters::ApplyCounters;
 use crate::view::error::Error;
 use crate::view::identity::Identity;
-use crate::view::indices::EventIndex;
 use crate::view::observer::{ApplyObserver, ApplyTimestamps};
 use crate::view::plan::{ApplyOutcome, ApplyRules, PendingEvent, PlannedOutcome};
 use crate::view::transaction::{TransactionAttempt, TransactionFailure, TransactionStore};
+use crate::view::typed_index::EventIndex;
 
 /// Runs the groups of a pod.
 pub(in crate::view) struct TransactionGroupRunner {

@@ -20,9 +20,9 @@ use crate::view::cursor::{SourceEvidence, SourceQuestion};
 use crate::view::delivered_event::DeliveredEvent;
 use crate::view::error::Error;
 use crate::view::identity::Identity;
-use crate::view::indices::BatchIndex;
 use crate::view::plan::{ApplyOutcome, PendingEvent, PlannedOutcome};
 use crate::view::source_event_reader::SourceEventReader;
+use crate::view::typed_index::BatchIndex;
 
 /// [`apply`](Self::apply) takes `&mut self`, so that a session cannot have two transactions in flight. If a call is cancelled, the next one
 /// waits for its results.

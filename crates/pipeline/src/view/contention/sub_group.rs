@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::view::error::Error;
 use crate::view::identity::Identity;
-use crate::view::indices::EventIndex;
 use crate::view::plan::{PendingEvent, RefusedStatements, StatementOrigin};
+use crate::view::typed_index::EventIndex;
 
 /// Some events of a group; those of one aggregate are always together.
 pub(super) struct SubGroup {

@@ -16,7 +16,7 @@ use super::id::{ConnectionId, CoreLinkId};
 const MIN_PER_CONNECTION: usize = 256 << 10;
 
 #[derive(Debug)]
-pub(super) struct UnwrittenByteBudget {
+pub(super) struct OutgoingByteBudget {
     limit: usize,
     used: usize,
     connections: HashMap<ConnectionId, ConnectionUsage>,
@@ -29,7 +29,7 @@ struct ConnectionUsage {
     waiting: BTreeSet<CoreLinkId>,
 }
 
-impl UnwrittenByteBudget {
+impl OutgoingByteBudget {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, used: 0, connections: HashMap::new() }
     }
@@ -132,7 +132,7 @@ mod tests {
     const LIMIT: usize = 64 << 20;
 
     /// Delivers 1 MiB messages while the connection has budget.
-    fn fill(outgoing: &mut UnwrittenByteBudget, connection: ConnectionId) -> usize {
+    fn fill(outgoing: &mut OutgoingByteBudget, connection: ConnectionId) -> usize {
         let mut count = 0;
         while outgoing.connection_has_room(connection) {
             outgoing.add(connection, 1 << 20);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn one_connection_may_use_much_and_many_stay_within_the_limit() {
-        let mut outgoing = UnwrittenByteBudget::new(LIMIT);
+        let mut outgoing = OutgoingByteBudget::new(LIMIT);
         assert!(fill(&mut outgoing, ConnectionId(1)) >= 12);
         for connection in 2..100 {
             assert!(fill(&mut outgoing, ConnectionId(connection)) >= 1, "everyone gets something");
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_waiting_link_is_next_after_a_write() {
-        let mut outgoing = UnwrittenByteBudget::new(LIMIT);
+        let mut outgoing = OutgoingByteBudget::new(LIMIT);
         let connection = ConnectionId(1);
         fill(&mut outgoing, connection);
         let (one, other) = (connection.link(1), connection.link(2));

@@ -6,7 +6,7 @@ use crate::pod::ModelPod;
 use crate::state::ModelState;
 
 /// Called for every value of a kind.
-pub trait StateVisitor {
+pub trait StateFieldVisitor {
     fn candidate(&mut self, _: &mut CandidateNumber) {}
     fn term(&mut self, _: &mut u8) {}
     fn heartbeat(&mut self, _owner: CandidateNumber, _: &mut u8) {}
@@ -15,7 +15,7 @@ pub trait StateVisitor {
 }
 
 impl ModelState {
-    pub fn visit(&mut self, visitor: &mut impl StateVisitor) {
+    pub fn visit(&mut self, visitor: &mut impl StateFieldVisitor) {
         if let Some(lease) = &mut self.store.majority {
             lease.record.version.visit(visitor);
         }
@@ -42,14 +42,14 @@ impl ModelState {
 
 struct KnownCandidates([bool; 256]);
 
-impl StateVisitor for KnownCandidates {
+impl StateFieldVisitor for KnownCandidates {
     fn candidate(&mut self, candidate: &mut CandidateNumber) {
         self.0[usize::from(candidate.0)] = true;
     }
 }
 
 impl ModelPod {
-    pub fn visit(&mut self, visitor: &mut impl StateVisitor) {
+    pub fn visit(&mut self, visitor: &mut impl StateFieldVisitor) {
         visitor.last_heartbeat(self.candidate, &mut self.last_heartbeat);
         if let Some(step_down_pause) = &mut self.step_down_pause {
             visitor.term(&mut step_down_pause.term);
@@ -76,7 +76,7 @@ impl ModelPod {
 }
 
 impl CompactVersion {
-    fn visit(&mut self, visitor: &mut impl StateVisitor) {
+    fn visit(&mut self, visitor: &mut impl StateFieldVisitor) {
         visitor.heartbeat(self.holder, &mut self.heartbeat);
         visitor.term(&mut self.term);
         visitor.candidate(&mut self.holder);
@@ -84,7 +84,7 @@ impl CompactVersion {
 }
 
 impl SentStatement {
-    fn visit(&mut self, visitor: &mut impl StateVisitor) {
+    fn visit(&mut self, visitor: &mut impl StateFieldVisitor) {
         let by = self.by;
         match &mut self.statement {
             CompactStatement::Create { term, heartbeat } | CompactStatement::Renew { term, heartbeat } => {
@@ -110,7 +110,7 @@ impl SentStatement {
 }
 
 impl CheckpointRequest {
-    fn visit(&mut self, visitor: &mut impl StateVisitor) {
+    fn visit(&mut self, visitor: &mut impl StateFieldVisitor) {
         visitor.term(&mut self.term);
         if let Some(CheckpointReply::Refused { seen }) = &mut self.reply {
             visitor.term(seen);

@@ -7,9 +7,9 @@ use rand::{Rng, SeedableRng};
 
 use super::call_context::CallContext;
 use super::id::{CoreLinkId, LockToken, QueueId};
+use super::outgoing_byte_budget::OutgoingByteBudget;
 use super::record::JournalRecord;
 use super::timers::TimerQueue;
-use super::unwritten_byte_budget::UnwrittenByteBudget;
 use crate::journal::{AppendError, JournalEntry, JournalLocation};
 
 /// Limits of one broker; they apply to all entities.
@@ -33,20 +33,20 @@ impl Default for BrokerLimits {
 }
 
 #[derive(Debug)]
-pub(super) struct CoreState {
+pub(super) struct SharedState {
     pub(super) limits: BrokerLimits,
     pub(super) timers: TimerQueue,
     /// The queue of each receiver link, attached or waiting.
     pub(super) links: HashMap<CoreLinkId, QueueId>,
-    pub(super) outgoing: UnwrittenByteBudget,
+    pub(super) outgoing: OutgoingByteBudget,
     tokens: StdRng,
     buffer: Vec<u8>,
 }
 
-impl CoreState {
+impl SharedState {
     pub(super) fn new(limits: BrokerLimits, seed: [u8; 32]) -> Self {
         let tokens = StdRng::from_seed(seed);
-        let outgoing = UnwrittenByteBudget::new(limits.max_outgoing);
+        let outgoing = OutgoingByteBudget::new(limits.max_outgoing);
         Self { limits, timers: TimerQueue::default(), links: HashMap::new(), outgoing, tokens, buffer: Vec::new() }
     }
 

@@ -8,7 +8,7 @@ use super::id::SequenceNumber;
 
 /// Properties that override those of the stored message when it is delivered. Most messages have none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DeliveryOverrides {
+pub struct PropertyOverrides {
     /// `DeadLetterReason`, for messages in a dead-letter queue.
     pub reason: Option<Box<str>>,
     /// `DeadLetterErrorDescription`, for messages in a dead-letter queue.
@@ -19,7 +19,7 @@ pub struct DeliveryOverrides {
     pub properties: Vec<(Box<str>, Bytes)>,
 }
 
-impl DeliveryOverrides {
+impl PropertyOverrides {
     /// The earlier overrides with `properties` added on top.
     pub(super) fn merge(earlier: Option<&Arc<Self>>, properties: &[(Box<str>, Bytes)]) -> Self {
         let mut new = earlier.map(|earlier| (**earlier).clone()).unwrap_or_default();
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn a_property_set_again_takes_the_new_value() {
         let set = |name: &str, value: &'static str| (name.into(), Bytes::from_static(value.as_bytes()));
-        let first = Arc::new(DeliveryOverrides::merge(None, &[set("a", "1"), set("b", "2")]));
-        let second = DeliveryOverrides::merge(Some(&first), &[set("a", "3"), set("c", "4")]);
+        let first = Arc::new(PropertyOverrides::merge(None, &[set("a", "1"), set("b", "2")]));
+        let second = PropertyOverrides::merge(Some(&first), &[set("a", "3"), set("c", "4")]);
         assert_eq!(second.properties, [set("a", "3"), set("b", "2"), set("c", "4")]);
     }
 }
