@@ -1,33 +1,15 @@
 """A real broker process for the official SDK, started once per run. Every test creates its own entities."""
 
+import contextlib
 import itertools
-import os
-import subprocess
 import uuid
 
 import pytest
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-
-class Broker:
-    """One `headwater broker` process."""
-
-    def __init__(self, *arguments):
-        command = [os.environ["HEADWATER_BIN"], "broker", "--listen", "127.0.0.1:0", *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        ready = self.process.stdout.readline()
-        assert "ready" in ready, f"the broker did not become ready: {ready!r}"
-        self.address = next(word for word in ready.split() if word.startswith("127.0.0.1:"))
-
-    @property
-    def connection_string(self):
-        return (f"Endpoint=sb://{self.address};SharedAccessKeyName=RootManageSharedAccessKey;"
-                "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;")
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(timeout=20)
+from broker_process import Broker
+from monitoring import Monitored
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +25,13 @@ def admin(broker):
     client = ServiceBusAdministrationClient.from_connection_string(broker.connection_string)
     client._impl._client._base_url = f"http://{broker.address}"
     return client
+
+
+@pytest.fixture(scope="module")
+def monitored():
+    """Pods and a Prometheus for the tests of one module in one worker. A test that changes them restores what it changed."""
+    with contextlib.ExitStack() as cleanup:
+        yield Monitored(cleanup)
 
 
 _numbers = itertools.count()

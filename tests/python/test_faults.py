@@ -8,7 +8,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError, SessionLockLostError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from conftest import Broker, unique
+from broker_process import Broker
+from conftest import unique
 
 TOKEN = "open sesame"
 

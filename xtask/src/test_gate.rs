@@ -96,7 +96,9 @@ fn run_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     });
     suite("suite: Python", &mut || {
         let junit = reports.join("python.xml");
-        let result = run(&mut python(root, tools, &junit, &binary));
+        let (mongod, variables) = runtime.block_on(testkit::mongo::SharedMongoServer::start())?;
+        let result = run(python(root, tools, &junit, &binary).envs(variables));
+        drop(mongod);
         counts.read_junit("python", &junit)?;
         result
     });

@@ -12,13 +12,20 @@
 {{- end -}}
 {{- end -}}
 
-{{- define "headwater.selectorLabels" -}}
+{{/* On everything of the release. */}}
+{{- define "headwater.releaseLabels" -}}
 app.kubernetes.io/name: {{ include "headwater.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* On the pods that run the pipeline only: services and the disruption budget must not count the pods of jobs and tests. */}}
+{{- define "headwater.selectorLabels" -}}
+{{ include "headwater.releaseLabels" . }}
+app.kubernetes.io/component: pod
+{{- end -}}
+
 {{- define "headwater.labels" -}}
-{{ include "headwater.selectorLabels" . }}
+{{ include "headwater.releaseLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
@@ -119,10 +126,37 @@ read_models:
     sources:
     {{- range $files }}
     - secret:
-        name: {{ .value.secretName }}
-        items: [{ key: {{ .value.key }}, path: {{ .file }} }]
+        name: {{ .value.secretName | quote }}
+        items: [{ key: {{ .value.key | quote }}, path: {{ .file }} }]
     {{- end }}
 {{- end -}}
+{{- end -}}
+
+{{/* What every pod of the chart needs to start on this cluster. */}}
+{{- define "headwater.scheduling" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
+{{/* Volumes of the configuration, the secrets and the user. Takes `root` and the name of the `configMap`. */}}
+{{- define "headwater.volumes" -}}
+- name: config
+  projected:
+    sources:
+    - configMap: { name: {{ .configMap }} }
+{{- with include "headwater.secretVolume" .root }}
+{{ . }}
+{{- end }}
+{{- with .root.Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* Not below /etc/headwater: a mount inside a read-only mount cannot be created. */}}
@@ -131,4 +165,20 @@ read_models:
 {{- if include "headwater.secretFiles" . | fromYamlArray }}
 - { name: secrets, mountPath: /var/run/secrets/headwater, readOnly: true }
 {{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Label matchers for the metrics of this release. The Prometheus operator names a job after the PodMonitor or the Service. */}}
+{{- define "headwater.metricSelector" -}}
+{{- $namespace := .Release.Namespace -}}
+{{- default (printf `namespace="%s",job=~"(%s/)?%s"` $namespace $namespace (include "headwater.fullname" .)) .Values.metrics.selector -}}
+{{- end -}}
+
+{{/* An expression with the matchers added to each metric. A metric with matchers of its own keeps them. */}}
+{{- define "headwater.scopedExpression" -}}
+{{- $matchers := printf "{%s}" .selector -}}
+{{- $all := regexReplaceAll "headwater_[a-z_]+" .expression (printf "${0}%s" $matchers) -}}
+{{- $all | replace (printf "%s{" $matchers) (printf "{%s," .selector) -}}
 {{- end -}}
