@@ -259,12 +259,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             EngineReply::Refused { link, error } | EngineReply::Detached { link, error } => self.end_link(link, &error),
             EngineReply::Call(reply) => self.on_call_reply(*reply),
             EngineReply::DropConnection => self.must_close = true,
-            EngineReply::ForceDetach { link } => self.force_detach(link),
-            EngineReply::ForceDetachReceiver { link } => {
+            EngineReply::ForceDetach { link, error } => self.force_detach(link, *error),
+            EngineReply::ForceDetachReceiver { link, error } => {
                 if let Some(link) = self.links.by_core_id(link) {
-                    self.force_detach(link);
+                    self.force_detach(link, *error);
                 }
             }
+            // Fails only if the connection is already closed.
+            EngineReply::CloseConnection { error } => drop(self.amqp.close(Some(*error))),
             EngineReply::Delayed { by, reply } => self.line.send_delayed(by, *reply),
         }
     }

@@ -37,8 +37,9 @@ pub(crate) use storage::EngineStorage;
 pub use storage::{Error as StorageError, StorageLocation};
 
 use crate::core::{CallContext, ConnectionId, Core, CoreLinkId, LinkEffect};
+use crate::http::{FaultOccasion, FaultTiming};
 use crate::journal::Lsn;
-use faults::{FaultPoint, InjectedFault};
+use faults::{EndScope, EndedByFault, InjectedFault};
 use inbox::{EngineInbox, EngineMessage};
 use pending_replies::{ConnectionReplySender, PendingReplies, ReplyTiming};
 
@@ -75,6 +76,7 @@ struct Engine {
     pending: Vec<PendingReplies>,
     call_results: Vec<Box<dyn FnOnce() + Send>>,
     effects: Vec<LinkEffect>,
+    ended_by_fault: EndedByFault,
 }
 
 /// Starts the engine thread. It ends on a stop request, after all pending output is sent.
@@ -98,6 +100,7 @@ pub(crate) fn start(
         pending: Vec::new(),
         call_results: Vec::new(),
         effects: Vec::new(),
+        ended_by_fault: EndedByFault::default(),
     };
     std::thread::Builder::new().name("broker-engine".into()).spawn(move || {
         // The panic goes on: the owner of the join handle decides what it means.
@@ -161,6 +164,7 @@ impl Engine {
             }
             EngineMessage::Disconnected { id, links } => {
                 self.outboxes.remove(&id);
+                self.ended_by_fault.remove_connection(id);
                 for link in links {
                     self.call_core(|core, call| core.detach(call, link));
                 }
@@ -178,7 +182,10 @@ impl Engine {
     }
 
     fn handle_request(&mut self, from: ConnectionId, request: EngineRequest) {
-        match request.fault_point().and_then(|(fault_point, entity)| self.faults.next_fault(fault_point, entity)) {
+        if self.ended_by_fault.discards(from, &request) {
+            return;
+        }
+        match request.fault_occasion().and_then(|(occasion, entity)| self.faults.next_fault(occasion, entity)) {
             None => self.execute(from, request),
             Some(fault) => self.execute_with_fault(from, request, fault),
         }
@@ -208,10 +215,20 @@ impl Engine {
                 self.call_core(|core, call| request.execute(core, call));
                 self.queue_durable_reply(from, EngineReply::DropConnection);
             }
-            InjectedFault::DetachLink => {
-                if let Some(link) = request.link() {
-                    self.queue_durable_reply(from, EngineReply::ForceDetach { link });
+            InjectedFault::End(scope, error, timing) => {
+                let link = request.link().expect("only sends and settlements are occasions");
+                if timing == FaultTiming::After {
+                    // The reply is lost with the link.
+                    self.call_core(|core, call| request.execute(core, call));
                 }
+                self.ended_by_fault.add(from, (scope == EndScope::Link).then_some(link));
+                self.queue_durable_reply(
+                    from,
+                    match scope {
+                        EndScope::Link => EngineReply::ForceDetach { link, error },
+                        EndScope::Connection => EngineReply::CloseConnection { error },
+                    },
+                );
             }
             InjectedFault::Delay(by) => {
                 if let Some(reply) = self.call_core(|core, call| request.execute(core, call)) {
@@ -235,7 +252,9 @@ impl Engine {
             let fault = self.delivery_fault(&effect);
             let timing = ReplyTiming::immediate_if(!appended && reply::is_crash_safe(&effect, self.storage.journal()));
             let reply = EngineReply::from_effect(effect, self.storage.journal());
-            self.queue_reply(link.connection(), reply, timing);
+            if !matches!(fault, Some(InjectedFault::End(_, _, FaultTiming::Before))) {
+                self.queue_reply(link.connection(), reply, timing);
+            }
             if let Some(fault) = fault {
                 self.inject_receiver_fault(link, fault);
             }
@@ -247,9 +266,15 @@ impl Engine {
     /// Fault injection for tests.
     fn inject_receiver_fault(&mut self, link: CoreLinkId, fault: InjectedFault) {
         match fault {
-            InjectedFault::DetachLink => {
+            InjectedFault::End(scope, error, _) => {
                 self.call_core(|core, call| core.detach(call, link));
-                self.queue_durable_reply(link.connection(), EngineReply::ForceDetachReceiver { link });
+                self.queue_durable_reply(
+                    link.connection(),
+                    match scope {
+                        EndScope::Link => EngineReply::ForceDetachReceiver { link, error },
+                        EndScope::Connection => EngineReply::CloseConnection { error },
+                    },
+                );
             }
             InjectedFault::LoseSession => self.call_core(|core, call| core.expire_session_lock_of_link(call, link)),
             InjectedFault::DropConnection
@@ -262,7 +287,7 @@ impl Engine {
     fn delivery_fault(&self, effect: &LinkEffect) -> Option<InjectedFault> {
         let LinkEffect::Deliver { link, .. } = effect else { return None };
         let entity = self.core.queue_of(*link)?.entity;
-        self.faults.next_fault(FaultPoint::Delivery, entity)
+        self.faults.next_fault(FaultOccasion::Delivery, entity)
     }
 
     fn queue_durable_reply(&mut self, to: ConnectionId, reply: EngineReply) {

@@ -198,9 +198,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 
     /// Injected by tests.
-    pub(super) fn force_detach(&mut self, link: amqp::LinkId) {
+    pub(super) fn force_detach(&mut self, link: amqp::LinkId, error: amqp::Error) {
         self.on_detached(link);
-        let error = amqp::Error::new(condition::DETACH_FORCED, "link detached by the broker");
         let _ = self.amqp.detach(link, Some(error));
     }
 

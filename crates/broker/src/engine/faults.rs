@@ -1,12 +1,17 @@
-//! FaultSpec injection for tests: faults armed over HTTP, checked by the engine at every fault point. Costs nothing while
+//! Fault injection for tests: faults armed over HTTP, checked by the engine at every occasion. Costs nothing while
 //! none is armed.
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::core::EntityId;
-use crate::http::{FaultKind, FaultSchedule, FaultSpec};
+use amqp::Symbol;
+use amqp::condition::{CONNECTION_FORCED, DETACH_FORCED};
+
+use super::EngineRequest;
+use crate::core::{ConnectionId, EntityId};
+use crate::http::{FaultKind, FaultOccasion, FaultSchedule, FaultSpec, FaultTiming};
 
 /// The armed faults. Shared between threads.
 #[derive(Debug, Default)]
@@ -16,23 +21,48 @@ pub(crate) struct FaultInjector {
     injected: AtomicU64,
 }
 
-/// A point at which the engine can inject a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FaultPoint {
-    Send,
-    Settlement,
-    Delivery,
-}
-
 /// The fault to inject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum InjectedFault {
     DropConnection,
-    DetachLink,
+    /// Detach the link, or close the connection, with an error.
+    End(EndScope, Box<amqp::Error>, FaultTiming),
     Busy,
     LoseAcknowledgement,
     LoseSession,
     Delay(Duration),
+}
+
+/// What an injected error ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndScope {
+    Link,
+    Connection,
+}
+
+/// Links and connections that a fault has ended. A real service ignores frames that arrive after its detach or close;
+/// here they may already be requests in the engine's inbox.
+#[derive(Debug, Default)]
+pub(super) struct EndedByFault(HashSet<(ConnectionId, Option<amqp::LinkId>)>);
+
+impl EndedByFault {
+    pub(super) fn add(&mut self, connection: ConnectionId, link: Option<amqp::LinkId>) {
+        self.0.insert((connection, link));
+    }
+
+    pub(super) fn remove_connection(&mut self, id: ConnectionId) {
+        if !self.0.is_empty() {
+            self.0.retain(|(connection, _)| *connection != id);
+        }
+    }
+
+    /// True if the request came after its link or connection had ended. Detaches and accounting still count.
+    pub(super) fn discards(&self, from: ConnectionId, request: &EngineRequest) -> bool {
+        if self.0.is_empty() || !matches!(request, EngineRequest::Send { .. } | EngineRequest::Settle { .. }) {
+            return false;
+        }
+        self.0.contains(&(from, None)) || self.0.contains(&(from, request.link()))
+    }
 }
 
 impl FaultInjector {
@@ -57,14 +87,14 @@ impl FaultInjector {
         (left, self.injected.load(Ordering::Relaxed))
     }
 
-    /// The fault to inject at this point, if any. Call it exactly once per fault point.
-    pub(super) fn next_fault(&self, fault_point: FaultPoint, entity: EntityId) -> Option<InjectedFault> {
+    /// The fault to inject at this occasion, if any. Call it exactly once per occasion.
+    pub(super) fn next_fault(&self, occasion: FaultOccasion, entity: EntityId) -> Option<InjectedFault> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         let mut armed = self.armed();
         let fault = armed.iter_mut().find_map(|(only, schedule)| {
-            let fault = fault(&schedule.fault().kind, fault_point)?;
+            let fault = fault(schedule.fault(), occasion)?;
             let here = only.is_none_or(|only| only == entity);
             (here && schedule.should_inject()).then_some(fault)
         });
@@ -83,18 +113,39 @@ impl FaultInjector {
     }
 }
 
-/// The effect of a fault kind at a fault point, if any.
-fn fault(kind: &FaultKind, fault_point: FaultPoint) -> Option<InjectedFault> {
-    use FaultPoint::{Delivery, Send, Settlement};
-    match (kind, fault_point) {
+/// The effect of a fault at an occasion, if any.
+fn fault(spec: &FaultSpec, occasion: FaultOccasion) -> Option<InjectedFault> {
+    use FaultOccasion::{Delivery, Send, Settlement};
+    if spec.at.is_some_and(|at| at != occasion) {
+        return None;
+    }
+    let end = |scope, error| {
+        let usual = if occasion == Delivery { FaultTiming::After } else { FaultTiming::Before };
+        Some(InjectedFault::End(scope, error, spec.when.unwrap_or(usual)))
+    };
+    match (&spec.kind, occasion) {
         (FaultKind::DropConnection, Send | Settlement) => Some(InjectedFault::DropConnection),
-        (FaultKind::DetachLink, Send | Delivery) => Some(InjectedFault::DetachLink),
+        (FaultKind::DetachLink { .. }, Settlement) if spec.at.is_none() => None,
+        (FaultKind::DetachLink { condition, description }, _) => {
+            let usual = (DETACH_FORCED, "link detached by the broker");
+            end(EndScope::Link, error(usual, condition.as_ref(), description.as_ref()))
+        }
+        (FaultKind::CloseConnection { condition, description }, _) => {
+            let usual = (CONNECTION_FORCED, "connection closed by the broker");
+            end(EndScope::Connection, error(usual, condition.as_ref(), description.as_ref()))
+        }
         (FaultKind::ServerBusy, Send) => Some(InjectedFault::Busy),
         (FaultKind::LoseAcknowledgement, Send) => Some(InjectedFault::LoseAcknowledgement),
         (FaultKind::ExpireSessionLock { .. }, Delivery) => Some(InjectedFault::LoseSession),
         (FaultKind::Delay { ms }, Send | Settlement) => Some(InjectedFault::Delay(Duration::from_millis(*ms))),
         _ => None,
     }
+}
+
+/// The error of a fault; `usual` is its condition and description unless the fault names others.
+fn error(usual: (Symbol, &str), condition: Option<&String>, description: Option<&String>) -> Box<amqp::Error> {
+    let condition = condition.cloned().map_or(usual.0, Symbol::from);
+    Box::new(amqp::Error::new(condition, description.map_or(usual.1, String::as_str)))
 }
 
 #[cfg(test)]
@@ -106,15 +157,34 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_injected_only_at_its_point_and_entity() {
+    fn a_fault_is_injected_only_at_its_occasion_and_entity() {
         let faults = FaultInjector::default();
         let (here, there) = (EntityId(1), EntityId(2));
-        assert_eq!(faults.next_fault(FaultPoint::Send, here), None);
+        assert_eq!(faults.next_fault(FaultOccasion::Send, here), None);
         faults.arm(Some(here), fault(r#"{"kind": "server_busy"}"#));
-        assert_eq!(faults.next_fault(FaultPoint::Settlement, here), None);
-        assert_eq!(faults.next_fault(FaultPoint::Send, there), None);
-        assert_eq!(faults.next_fault(FaultPoint::Send, here), Some(InjectedFault::Busy));
-        assert_eq!(faults.next_fault(FaultPoint::Send, here), None);
+        assert_eq!(faults.next_fault(FaultOccasion::Settlement, here), None);
+        assert_eq!(faults.next_fault(FaultOccasion::Send, there), None);
+        assert_eq!(faults.next_fault(FaultOccasion::Send, here), Some(InjectedFault::Busy));
+        assert_eq!(faults.next_fault(FaultOccasion::Send, here), None);
         assert_eq!(faults.report(), (vec![], 1));
+    }
+    #[test]
+    fn a_fault_can_name_its_occasion_error_and_timing() {
+        let faults = FaultInjector::default();
+        let here = EntityId(1);
+        faults.arm(None, fault(r#"{"kind": "detach_link", "at": "settlement", "condition": "a:b", "when": "after"}"#));
+        assert_eq!(faults.next_fault(FaultOccasion::Send, here), None);
+        assert_eq!(faults.next_fault(FaultOccasion::Delivery, here), None);
+        let error = Box::new(amqp::Error::new("a:b".into(), "link detached by the broker"));
+        let expected = InjectedFault::End(EndScope::Link, error, FaultTiming::After);
+        assert_eq!(faults.next_fault(FaultOccasion::Settlement, here), Some(expected));
+    }
+
+    #[test]
+    fn a_detach_without_an_occasion_spares_settlements() {
+        let faults = FaultInjector::default();
+        faults.arm(None, fault(r#"{"kind": "detach_link"}"#));
+        assert_eq!(faults.next_fault(FaultOccasion::Settlement, EntityId(1)), None);
+        assert!(faults.next_fault(FaultOccasion::Send, EntityId(1)).is_some());
     }
 }

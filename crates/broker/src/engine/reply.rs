@@ -50,9 +50,14 @@ pub(crate) enum EngineReply {
     DropConnection,
     ForceDetach {
         link: amqp::LinkId,
+        error: Box<amqp::Error>,
     },
     ForceDetachReceiver {
         link: CoreLinkId,
+        error: Box<amqp::Error>,
+    },
+    CloseConnection {
+        error: Box<amqp::Error>,
     },
     Delayed {
         by: Duration,

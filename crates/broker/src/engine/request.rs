@@ -4,9 +4,9 @@ use crate::core::{
     CallContext, ConnectionId, Core, CoreLinkId, EntityId, Error, IncomingMessage, LockToken, QueueId,
     SettlementOutcome,
 };
+use crate::http::FaultOccasion;
 
 use super::EngineReply;
-use super::faults::FaultPoint;
 
 /// An operation that runs on the engine thread.
 pub(crate) type CoreCall = Box<dyn FnOnce(&mut Core, &mut CallContext<'_>) -> EngineReply + Send>;
@@ -84,11 +84,11 @@ impl EngineRequest {
         }
     }
 
-    /// The fault point of this request and its entity.
-    pub(super) fn fault_point(&self) -> Option<(FaultPoint, EntityId)> {
+    /// The occasion for a fault that this request is, and its entity.
+    pub(super) fn fault_occasion(&self) -> Option<(FaultOccasion, EntityId)> {
         match self {
-            Self::Send { to, .. } => Some((FaultPoint::Send, *to)),
-            Self::Settle { queue, .. } => Some((FaultPoint::Settlement, queue.entity)),
+            Self::Send { to, .. } => Some((FaultOccasion::Send, *to)),
+            Self::Settle { queue, .. } => Some((FaultOccasion::Settlement, queue.entity)),
             Self::Flow { .. } | Self::Detach { .. } | Self::Written { .. } | Self::Call(_) => None,
         }
     }

@@ -24,4 +24,6 @@ mod write_timeout;
 pub use backend::{BackendError, EntityListing, NamespaceBackend, PageRange};
 pub use server::serve_connection;
 pub use service::{Config, HttpService};
-pub use test_hooks::{FaultKind, FaultSchedule, FaultSpec, TEST_TOKEN_HEADER, TestCommand, TestReport};
+pub use test_hooks::{
+    FaultKind, FaultOccasion, FaultSchedule, FaultSpec, FaultTiming, TEST_TOKEN_HEADER, TestCommand, TestReport,
+};

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | `GET /$test/state` | | returns the [`TestReport`], as every other request does too |
 //! | `POST /$test/clock` | `{"advance_ms": 60000}` | advances the broker's clock |
-//! | `POST /$test/faults` | a [`FaultSpec`], such as `{"kind": "server_busy", "times": 3}` | arms it |
+//! | `POST /$test/faults` | a [`FaultSpec`], such as `{"kind": "server_busy", "times": 3}` or `{"kind": "detach_link", "condition": "amqp:not-allowed", "at": "send", "skip": 100, "when": "after"}` | arms it |
 //! | `DELETE /$test/faults` | | disarms all |
 
 use hyper::header::HeaderMap;
@@ -46,6 +46,37 @@ pub struct FaultSpec {
     pub one_in: u64,
     #[serde(default)]
     pub seed: u64,
+    /// Only at these occasions; `None`: at all occasions of the kind.
+    #[serde(default)]
+    pub at: Option<FaultOccasion>,
+    /// Before or after the request of the occasion takes effect. Only for `detach_link` and `close_connection`; `None`:
+    /// before a send or settlement, after a delivery.
+    #[serde(default)]
+    pub when: Option<FaultTiming>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultOccasion {
+    Send,
+    Settlement,
+    Delivery,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultTiming {
+    /// The message is not stored, the settlement not executed, the delivery not sent.
+    Before,
+    /// The message is stored, or the settlement executed, without an acknowledgement; the delivery is sent.
+    After,
+}
+
+impl FaultSpec {
+    /// Injects this kind once, at the first occasion.
+    pub fn new(kind: FaultKind) -> Self {
+        Self { kind, entity: None, skip: 0, times: 1, one_in: 1, seed: 0, at: None, when: None }
+    }
 }
 
 fn once() -> u64 {
@@ -58,8 +89,22 @@ fn once() -> u64 {
 pub enum FaultKind {
     /// At a send or settlement: the connection is closed before it is executed.
     DropConnection,
-    /// At a send or delivery: the link is detached with `amqp:link:detach-forced`.
-    DetachLink,
+    /// At a send or delivery, or at a settlement if `at` says so: the link is detached with this error, by default
+    /// `amqp:link:detach-forced`. Later transfers of a detached sender are discarded.
+    DetachLink {
+        #[serde(default)]
+        condition: Option<String>,
+        #[serde(default)]
+        description: Option<String>,
+    },
+    /// At a send, settlement or delivery: the connection is closed with this error, by default
+    /// `amqp:connection:forced`. Later requests of the connection are discarded.
+    CloseConnection {
+        #[serde(default)]
+        condition: Option<String>,
+        #[serde(default)]
+        description: Option<String>,
+    },
     /// At a send: nothing is stored, and the sender gets `com.microsoft:server-busy`.
     ServerBusy,
     /// At a send: the message is stored, and the connection is closed before the acknowledgement.
@@ -156,11 +201,42 @@ pub(super) async fn handle(
 
 /// A misspelt key would arm a different fault. Serde cannot reject unknown keys in a flattened struct.
 fn parse_fault(body: &[u8]) -> Result<FaultSpec, HttpError> {
-    const KEYS: [&str; 8] = ["kind", "entity", "skip", "times", "one_in", "seed", "session", "ms"];
+    const KEYS: [&str; 12] = [
+        "kind",
+        "entity",
+        "skip",
+        "times",
+        "one_in",
+        "seed",
+        "session",
+        "ms",
+        "at",
+        "when",
+        "condition",
+        "description",
+    ];
     let keys = parse_json::<serde_json::Map<String, serde_json::Value>>(body)?;
-    match keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        Some(key) => Err(HttpError::bad_request(format!("unknown key `{key}`: expected one of {}", KEYS.join(", ")))),
-        None => parse_json(body),
+    if let Some(key) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(HttpError::bad_request(format!("unknown key `{key}`: expected one of {}", KEYS.join(", "))));
+    }
+    let fault: FaultSpec = parse_json(body)?;
+    match &fault.kind {
+        FaultKind::DetachLink { condition, .. } | FaultKind::CloseConnection { condition, .. } => {
+            check_condition(condition.as_deref())?;
+        }
+        _ if fault.when.is_some() => {
+            return Err(HttpError::bad_request("`when` is only for `detach_link` and `close_connection`"));
+        }
+        _ => {}
+    }
+    Ok(fault)
+}
+
+/// A condition is an AMQP symbol. Any other text would make the frame unreadable for the client.
+fn check_condition(condition: Option<&str>) -> Result<(), HttpError> {
+    match condition.is_none_or(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())) {
+        true => Ok(()),
+        false => Err(HttpError::bad_request("`condition` must be printable ASCII without spaces")),
     }
 }
 
@@ -188,9 +264,22 @@ mod tests {
         let delay = fault(r#"{"kind": "delay", "ms": 20, "times": 3, "one_in": 4, "seed": 9}"#);
         assert_eq!(delay.kind, FaultKind::Delay { ms: 20 });
         assert_eq!(fault(&serde_json::to_string(&delay).unwrap()), delay);
-        for wrong in
-            [r#"{"kind": "meteor"}"#, r#"{"kind": "delay"}"#, r#"{"kind": "server_busy", "tims": 3}"#, "[]", ""]
-        {
+        let detach =
+            fault(r#"{"kind": "detach_link", "condition": "amqp:not-allowed", "at": "send", "when": "after"}"#);
+        assert_eq!((detach.at, detach.when), (Some(FaultOccasion::Send), Some(FaultTiming::After)));
+        assert_eq!(fault(&serde_json::to_string(&detach).unwrap()), detach);
+        fault(r#"{"kind": "close_connection", "condition": "amqp:unauthorized-access", "description": "no"}"#);
+        for wrong in [
+            r#"{"kind": "meteor"}"#,
+            r#"{"kind": "delay"}"#,
+            r#"{"kind": "server_busy", "tims": 3}"#,
+            r#"{"kind": "server_busy", "when": "after"}"#,
+            r#"{"kind": "detach_link", "when": "later"}"#,
+            r#"{"kind": "detach_link", "condition": "not allowed"}"#,
+            r#"{"kind": "close_connection", "condition": ""}"#,
+            "[]",
+            "",
+        ] {
             assert!(super::parse_fault(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use amqp::performative::Performative;
 use broker::http::{FaultKind, FaultSpec, TestCommand};
 use broker::{Broker, StorageLocation};
+use bytes::BytesMut;
 use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 
 use crate::fixture::{BrokerFixture, SOON, TOKEN};
+use crate::raw_peer::{RawPeer, credit, message, transfer, write_performative};
 
 const SESSIONS: &str = "<RequiresSession>true</RequiresSession>";
 
@@ -110,6 +113,91 @@ async fn a_link_can_be_detached_by_force() {
 }
 
 #[tokio::test]
+async fn a_link_can_be_detached_with_any_condition() {
+    let fixture = fixture().await;
+    let client = fixture.client();
+    let sender = client.sender("plain");
+    let fault = r#"{"kind": "detach_link", "entity": "plain", "condition": "amqp:not-allowed", "description": "bad transfer", "skip": 2}"#;
+    fixture.arm(fault).await;
+    for body in ["a", "b"] {
+        sender.send_message(&Message::new(body)).await.expect("a send before the fault");
+    }
+    let error = sender.send_message(&Message::new("c")).await.expect_err("the link goes");
+    assert_eq!(error.condition(), Some("amqp:not-allowed"), "{error}");
+    assert!(error.to_string().contains("bad transfer"), "{error}");
+    assert_eq!(receive_all(&client).await, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn transfers_behind_an_injected_detach_are_discarded() {
+    let fixture = fixture().await;
+    fixture.arm(r#"{"kind": "detach_link", "entity": "plain", "at": "send", "skip": 10}"#).await;
+    let mut peer = RawPeer::sending(fixture.address, "plain").await;
+    let mut sends = BytesMut::new();
+    (0..50).for_each(|id| write_performative(&mut sends, 0, &transfer(0, id, false), &message(10)));
+    peer.write(&sends).await;
+    let mut accepted = 0;
+    let error = loop {
+        match peer.next().await.expect("the connection stays") {
+            Performative::Disposition(accepts) => accepted += accepts.last.unwrap_or(accepts.first) - accepts.first + 1,
+            Performative::Detach(detach) => break detach.error.expect("an error"),
+            _ => {}
+        }
+    };
+    assert_eq!((accepted, error.condition.as_str()), (10, "amqp:link:detach-forced"));
+    assert_eq!(receive_all(&fixture.client()).await.len(), 10, "nothing behind the fault was stored");
+}
+
+#[tokio::test]
+async fn a_link_can_be_detached_after_a_send_is_stored() {
+    let fixture = fixture().await;
+    let client = fixture.client();
+    fixture.arm(r#"{"kind": "detach_link", "entity": "plain", "when": "after"}"#).await;
+    assert_eq!(send(&client, "kept").await, Err(BusErrorKind::Detached));
+    assert_eq!(receive_all(&client).await, ["kept"]);
+}
+
+#[tokio::test]
+async fn a_link_can_be_detached_before_or_after_a_delivery() {
+    let fixture = fixture().await;
+    let client = fixture.client();
+    send(&client, "a").await.expect("a send");
+    for (when, deliveries) in [("before", 0), ("after", 1)] {
+        let fault =
+            format!(r#"{{"kind": "detach_link", "at": "delivery", "when": "{when}", "condition": "x:{when}"}}"#);
+        fixture.arm(&fault).await;
+        let mut peer = RawPeer::receiving(fixture.address, "plain").await;
+        peer.frame(0, &credit(0, 5, 1_000)).await;
+        let mut delivered = 0;
+        let error = loop {
+            match peer.next().await.expect("the connection stays") {
+                Performative::Transfer(_) => delivered += 1,
+                Performative::Detach(detach) => break detach.error.expect("an error"),
+                _ => {}
+            }
+        };
+        assert_eq!((delivered, error.condition.as_str()), (deliveries, format!("x:{when}").as_str()));
+        // The lock outlives its link.
+        fixture.test("POST", "clock", r#"{"advance_ms": 61000}"#).await;
+    }
+    assert_eq!(receive_all(&client).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_connection_can_be_closed_with_any_condition() {
+    let fixture = fixture().await;
+    let client = fixture.client();
+    let fault = r#"{"kind": "close_connection", "entity": "plain", "condition": "amqp:unauthorized-access", "skip": 1, "when": "after"}"#;
+    fixture.arm(fault).await;
+    let mut peer = RawPeer::sending(fixture.address, "plain").await;
+    let mut sends = BytesMut::new();
+    (0..5).for_each(|id| write_performative(&mut sends, 0, &transfer(0, id, false), &message(10)));
+    peer.write(&sends).await;
+    assert_eq!(peer.close_error().await, Some(("close", "amqp:unauthorized-access".to_owned())));
+    assert_eq!(receive_all(&client).await.len(), 2, "one acknowledged, one stored without");
+}
+
+#[tokio::test]
 async fn a_session_lock_can_be_expired() {
     let fixture = fixture().await;
     let client = fixture.client();
@@ -163,7 +251,7 @@ async fn the_library_arms_the_same_faults() {
     config.entities = vec![("plain".into(), broker::core::EntityDefinition::Queue(Default::default()))];
     let broker = Broker::start(config).await.expect("a broker");
     let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
-    let busy = FaultSpec { kind: FaultKind::ServerBusy, entity: None, skip: 1, times: 1, one_in: 1, seed: 0 };
+    let busy = FaultSpec { skip: 1, ..FaultSpec::new(FaultKind::ServerBusy) };
     let armed = broker.test(TestCommand::Arm(busy)).await.expect("it is armed");
     assert_eq!((armed.armed.len(), armed.injected), (1, 0));
     let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];
