@@ -7,6 +7,7 @@ mod checkpoint;
 mod completions;
 mod config;
 mod dev;
+mod man;
 mod parked;
 mod run;
 mod shared_args;
@@ -14,6 +15,7 @@ mod status;
 mod step_down;
 mod table;
 pub(crate) mod topology;
+mod version;
 
 use clap::{Parser, Subcommand};
 
@@ -47,6 +49,8 @@ pub(crate) enum CliCommand {
     StepDown(step_down::Args),
     Config(config::Args),
     Completions(completions::Args),
+    Man(man::Args),
+    Version(version::Args),
 }
 
 impl CliCommand {
@@ -69,6 +73,8 @@ pub(crate) async fn run(command: CliCommand) -> anyhow::Result<()> {
         CliCommand::Checkpoint(args) => checkpoint::run(args).await,
         CliCommand::Config(args) => config::run(&args),
         CliCommand::Completions(args) => completions::run(&args),
+        CliCommand::Man(args) => man::run(&args),
+        CliCommand::Version(args) => version::run(&args),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use lease::CandidateId;
+use lease::{CandidateId, Term};
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
 use pipeline::capture::{self, Capture, StartPosition};
@@ -51,7 +51,8 @@ enum CheckpointCommand {
     /// Start a new epoch at a resume token that `checkpoint show` printed before
     ///
     /// Use it to go back to a known position, or past a position that cannot be read. With a later token the events in between are not published; with an
-    /// earlier one they are published again. The oplog must still hold the changes after the token.
+    /// earlier one they are published again. The oplog must still hold the changes after the token. Before the first pod has run, it makes the pipeline
+    /// continue where another program stopped publishing.
     Set {
         #[command(flatten)]
         config: ConfigArgs,
@@ -140,16 +141,16 @@ impl CheckpointContext {
         confirm.require(&format!("starts a new epoch of `{pipeline}` at {at}: {consequence}"))
     }
 
-    /// Takes a new term: the current leader can no longer save, and reads the new checkpoint.
+    /// Takes a new term: the current leader can no longer save, and reads the new checkpoint. A missing checkpoint is created.
     async fn begin_epoch(
         &self,
-        stored: &Checkpoint,
+        stored: Option<&Checkpoint>,
         phase: &CheckpointPhase,
         consequence: &str,
         json: bool,
     ) -> anyhow::Result<()> {
         let claim = CheckpointClaim {
-            term: stored.term.next(),
+            term: stored.map_or(Term::new(1), |stored| stored.term.next()),
             claimant: CandidateId::random(),
             // Shown by `checkpoint show`, so that nobody looks for a pod of this name.
             pod_id: format!("{} (operator)", self.dependencies.pod_id),
@@ -185,28 +186,29 @@ async fn show(context: &CheckpointContext, json: bool) -> anyhow::Result<()> {
 }
 
 async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmArgs, json: bool) -> anyhow::Result<()> {
-    let stored = context.load_checkpoint().await?;
-    let consequence = match &stored.phase {
-        CheckpointPhase::Stream { token: at } if token.key() > at.key() => {
+    let stored = context.store.load().await?;
+    let consequence = match stored.as_ref().map(|stored| &stored.phase) {
+        Some(CheckpointPhase::Stream { token: at }) if token.key() > at.key() => {
             "events between the checkpoint and that token are never published"
         }
-        CheckpointPhase::Stream { token: at } if token.key() == at.key() => {
+        Some(CheckpointPhase::Stream { token: at }) if token.key() == at.key() => {
             "the position stays the same, in a new epoch"
         }
-        CheckpointPhase::Stream { .. } if context.config.source.sequence.is_some() => {
+        Some(CheckpointPhase::Stream { .. }) if context.config.source.sequence.is_some() => {
             "events since that token are published again; consumers skip those they have applied"
         }
-        CheckpointPhase::Stream { .. } => {
+        Some(CheckpointPhase::Stream { .. }) => {
             "events since that token are published and applied again: without `source.sequence` consumers cannot recognise them"
         }
-        CheckpointPhase::Snapshot { .. } => {
+        Some(CheckpointPhase::Snapshot { .. }) => {
             "the running snapshot is aborted, and events it has not read are never published"
         }
-        CheckpointPhase::Unstarted => "events before that token are never published",
+        // A pipeline that has not run yet, for example because another program has published its events so far.
+        Some(CheckpointPhase::Unstarted) | None => "events before that token are never published",
     };
     context.require_confirmation(confirm, "that token", consequence)?;
     check_resumable(&context.dependencies, &token).await?;
-    context.begin_epoch(&stored, &CheckpointPhase::Stream { token }, consequence, json).await
+    context.begin_epoch(stored.as_ref(), &CheckpointPhase::Stream { token }, consequence, json).await
 }
 
 /// Tests that the source can resume after the token. The server would accept a token in the future and wait, and events until then would be lost.
@@ -272,7 +274,7 @@ async fn reset(
     }
     let stored = context.load_checkpoint().await?;
     let phase = capture.initial_phase(&start).await.context("failed to find the start position")?;
-    context.begin_epoch(&stored, &phase, &consequence, json).await
+    context.begin_epoch(Some(&stored), &phase, &consequence, json).await
 }
 
 fn to_text(pipeline: &str, checkpoint: &Checkpoint) -> String {

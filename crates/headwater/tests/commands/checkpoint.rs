@@ -47,6 +47,8 @@ async fn the_checkpoint_is_shown_set_and_reset() {
     assert_eq!(show(&fixture).await, json!({ "pipeline": "shop", "phase": null }));
     assert!(fixture.run(&["checkpoint", "show"]).await.success().contains("`shop` has no checkpoint yet"));
     let early = fixture.run(&["checkpoint", "set", "--token", &"82".repeat(20), "--yes"]).await.failure();
+    assert!(early.contains("lies in the future"), "{early}");
+    let early = fixture.run(&["checkpoint", "reset", "--start", "now", "--yes"]).await.failure();
     assert!(early.contains("no checkpoint yet"), "{early}");
 
     fixture.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;

@@ -1,5 +1,6 @@
 //! The commands of an operator: the built binary, a real MongoDB and the real broker.
 
+mod build_info;
 mod check;
 mod checkpoint;
 mod completions;
@@ -7,6 +8,7 @@ mod config;
 mod error_pages;
 mod exit_codes;
 mod fixture;
+mod migration;
 mod parked;
 mod pipes_and_environment;
 mod recipes;
