@@ -27,7 +27,8 @@ fn version_is_that_of_the_workspace() {
 fn every_command_has_a_manual_page() {
     let folder = tempfile::tempdir().expect("a folder");
     printed(&["man", folder.path().to_str().expect("a text")]);
-    let commands = ["", "-run", "-dev", "-broker", "-status", "-parked", "-parked-discard", "-checkpoint-set", "-version"];
+    let commands =
+        ["", "-run", "-dev", "-broker", "-status", "-parked", "-parked-discard", "-checkpoint-set", "-version"];
     for command in commands {
         let page = std::fs::read_to_string(folder.path().join(format!("headwater{command}.1")));
         assert!(page.expect("a page").contains(".SH SYNOPSIS"), "headwater{command}");
