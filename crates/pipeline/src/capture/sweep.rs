@@ -99,6 +99,13 @@ impl CursorPage {
             self.0.push((id, key));
         }
     }
+
+    /// A regular expression under `$in` matches instead of being compared. No document has one as its `_id`, but a forged message can leave
+    /// a cursor with one: it would read all keys of the source.
+    fn comparable_keys(&self) -> Vec<&Bson> {
+        let keys = self.0.iter().map(|(_, key)| key);
+        keys.filter(|key| !matches!(key, Bson::RegularExpression(_))).collect()
+    }
 }
 
 /// The cursor after which a sweep resumes, if one has started.
@@ -182,7 +189,7 @@ impl SourceReader {
             return Ok(HashSet::new());
         }
         let mut session = scan.session(&self.source_client, timeout).await?;
-        let keys: Vec<&Bson> = page.0.iter().map(|(_, key)| key).collect();
+        let keys = page.comparable_keys();
         let collection = self.source_client.collection(namespace);
         let request = collection.find(doc! { "_id": { "$in": keys } }).projection(doc! { "_id": 1 });
         let found = async {
@@ -232,4 +239,23 @@ impl SourceReader {
 struct SweepCounts {
     keys: usize,
     gone: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::{Regex, raw::cstr};
+
+    use super::*;
+
+    #[test]
+    fn a_regular_expression_is_never_looked_up() {
+        let mut page = CursorPage::default();
+        let regex = Regex { pattern: cstr!(".*").into(), options: cstr!("").into() };
+        page.add(
+            doc! { "_id": { "pipeline": "shop", "collection": "orders", "aggregate": Bson::RegularExpression(regex) } },
+        );
+        page.add(doc! { "_id": { "pipeline": "shop", "collection": "orders", "aggregate": "a" } });
+        assert_eq!(page.0.len(), 2);
+        assert_eq!(page.comparable_keys(), [&Bson::from("a")]);
+    }
 }

@@ -23,15 +23,16 @@ impl BsonWriter {
         RawDocumentBuf::from_bytes(writer.bytes).expect("length and terminator are written")
     }
 
-    pub(super) fn write_document(&mut self, name: &CStr, fill: impl FnOnce(&mut Self)) {
+    /// Returns what `fill` returns.
+    pub(super) fn write_document<R>(&mut self, name: &CStr, fill: impl FnOnce(&mut Self) -> R) -> R {
         self.write_header(ElementType::EmbeddedDocument, name);
-        self.write_nested(fill);
+        self.write_nested(fill)
     }
 
     /// `fill` names its elements `0`, `1` and so on: [`Self::index_name`].
-    pub(super) fn write_array(&mut self, name: &CStr, fill: impl FnOnce(&mut Self)) {
+    pub(super) fn write_array<R>(&mut self, name: &CStr, fill: impl FnOnce(&mut Self) -> R) -> R {
         self.write_header(ElementType::Array, name);
-        self.write_nested(fill);
+        self.write_nested(fill)
     }
 
     pub(super) fn index_name(at: usize) -> CString {
@@ -89,14 +90,15 @@ impl BsonWriter {
         self.bytes.len()
     }
 
-    fn write_nested(&mut self, fill: impl FnOnce(&mut Self)) {
+    fn write_nested<R>(&mut self, fill: impl FnOnce(&mut Self) -> R) -> R {
         let at = self.bytes.len();
         // The length comes first and is known last: reserve its four bytes.
         self.bytes.extend([0; 4]);
-        fill(self);
+        let filled = fill(self);
         self.bytes.push(0);
         let length = i32::try_from(self.bytes.len() - at).unwrap_or(i32::MAX);
         self.bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
+        filled
     }
 
     fn write_fixed(&mut self, kind: ElementType, name: &CStr, value: &[u8]) {

@@ -11,7 +11,8 @@
 //! 1. What is applied: [`DeliveredEvent`] (the event), [`cursor`](decide) (next, duplicate, gap or regressed), `plan` (what a transaction
 //!    writes), `transaction` (one transaction).
 //! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
-//! 3. What the models write: [`projection`](Projection), `read_model` with `template` and `event_path`, `statement`, `commands`.
+//! 3. What the models write: [`projection`](Projection), `read_model` with `template`, `event_path`, `update_operators` and `value_position`
+//!    (event values stay data), `statement`, `commands`.
 //! 4. What cannot be applied: `parked`, and `source_event_reader` for gaps.
 //! 5. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
 
@@ -39,6 +40,8 @@ mod statement;
 mod template;
 mod transaction;
 mod typed_index;
+mod update_operators;
+mod value_position;
 
 use crate::stored::identity;
 

@@ -38,13 +38,14 @@ struct ReadModelValidator<'a> {
 /// A value of each type that an operator may need.
 fn sample_values() -> [Option<RawBson>; 7] {
     [
-        None,
         Some(RawBson::Int32(1)),
         Some(RawBson::Array(RawArrayBuf::new())),
         Some(RawBson::String("text".to_owned())),
         Some(RawBson::Document(RawDocumentBuf::new())),
         Some(RawBson::Boolean(true)),
         Some(RawBson::DateTime(DateTime::from_millis(0))),
+        // Two values may need different types: then only the literal part can be checked.
+        None,
     ]
 }
 
@@ -80,8 +81,14 @@ impl ReadModelValidator<'_> {
     ) -> Result<Result<Option<Bson>, String>, Error> {
         let mut first_error = None;
         for sample in sample_values() {
-            let value = node.fill(&|_| sample.as_ref().map(|value| EventPathValue::Single(value.as_raw_bson_ref())));
-            let value = value.and_then(|value| Bson::try_from(value).ok());
+            let filled = node.fill(&|_| sample.as_ref().map(|value| EventPathValue::Single(value.as_raw_bson_ref())));
+            let value = match filled {
+                Ok(value) => value.and_then(|value| Bson::try_from(value).ok()),
+                Err(unusable) => {
+                    first_error.get_or_insert(unusable.to_string());
+                    continue;
+                }
+            };
             let fields = value.clone().map(|value| (field.to_owned(), value)).into_iter().collect::<Document>();
             let update: Document = [(operator.to_owned(), Bson::Document(fields))].into_iter().collect();
             let update = RawBson::try_from(Bson::Document(update)).expect("it was BSON before");
@@ -163,7 +170,9 @@ fn fields_of(node: &TemplateNode) -> Vec<(String, TemplateNode)> {
     match node {
         TemplateNode::Document(fields) => fields.iter().map(|(name, node)| (name.to_string(), node.clone())).collect(),
         TemplateNode::Literal(RawBson::Document(document)) => literal_fields(document),
-        TemplateNode::Literal(_) | TemplateNode::Event(_) | TemplateNode::Array(_) => vec![],
+        TemplateNode::Literal(_) | TemplateNode::Event(..) | TemplateNode::Array(_) | TemplateNode::Requiring(..) => {
+            vec![]
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::delivered_event::DeliveredEvent;
 pub use super::statement::{Statements, UnwritableValue};
+use super::value_position::UnusableValue;
 
 /// Turns events into read-model changes.
 ///
@@ -87,6 +88,12 @@ pub struct ProjectionError(String);
 impl ProjectionError {
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
+    }
+}
+
+impl From<UnusableValue> for ProjectionError {
+    fn from(error: UnusableValue) -> Self {
+        Self(error.to_string())
     }
 }
 

@@ -1,6 +1,6 @@
 //! A declared read model: checked and compiled into update statements.
 //!
-//! Uses MongoDB's update language. A map is an update document in which we replace `$$event` paths by literal values; a list is an update
+//! Uses MongoDB's update language. A map is an update document in which we replace `$$event` paths by values, as data; a list is an update
 //! pipeline that gets the event as a constant, which the server never evaluates. Adds no fields of its own to the documents.
 
 use std::borrow::Cow;
@@ -16,6 +16,7 @@ use super::delivered_event::DeliveredEvent;
 use super::event_path::EventPath;
 use super::projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements};
 use super::template::{TemplateError, TemplateNode};
+use super::update_operators::compile_operand;
 use crate::event::Operation;
 
 /// The configuration of one read model.
@@ -108,7 +109,7 @@ impl ReadModel {
 
     fn document_id<'e>(&self, event: &ProjectionEvent<'e>) -> Result<Cow<'e, Bson>, ProjectionError> {
         let Some(node) = &self.key else { return Ok(Cow::Borrowed(event.delivered.aggregate.value())) };
-        match node.render(event.document).map(Bson::try_from) {
+        match node.render(event.document)?.map(Bson::try_from) {
             Some(Ok(Bson::Null)) | None => Err(ProjectionError::new("the event has no value for the read model's key")),
             Some(Ok(key)) => Ok(Cow::Owned(key)),
             Some(Err(_)) => Err(ProjectionError::new("the event's value for the read model's key is not BSON")),
@@ -151,7 +152,10 @@ impl Projection for ReadModel {
         match clause {
             EventClause::Update(update) => {
                 let values = |path: &EventPath| path.find(event.document);
-                writes.upsert(&self.name, &key, |name, out| update.write(name, &values, out), None)?;
+                let mut written = Ok(());
+                writes.upsert(&self.name, &key, |name, out| written = update.write(name, &values, out), None)?;
+                // An error discards the statement with all others of this event.
+                written?;
             }
             EventClause::Pipeline(stages) => {
                 let mut constants = RawDocumentBuf::new();
@@ -259,8 +263,10 @@ fn compile_update(update: &Document) -> Result<TemplateNode, TemplateError> {
             return Err(TemplateError::new("the key of a read model cannot be changed").under(field).under(operator));
         }
     }
-    // Stays a document even if it is all literal, so that rendering always returns one.
-    TemplateNode::compile(&Bson::Document(update.clone()))
+    TemplateNode::compile_fields(update, |operator, fields| match fields {
+        Bson::Document(fields) => TemplateNode::compile_fields(fields, |_, operand| compile_operand(operator, operand)),
+        other => TemplateNode::compile(other),
+    })
 }
 
 fn compile_pipeline(stages: &[Bson]) -> Result<RawArrayBuf, TemplateError> {

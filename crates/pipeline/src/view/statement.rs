@@ -7,6 +7,7 @@ use mongodb::bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDoc
 
 use super::bson_writer::BsonWriter;
 use super::identity::Identity;
+use super::value_position::starts_with_operator;
 
 /// An entry of `updates` or `deletes`.
 #[derive(Clone)]
@@ -42,7 +43,8 @@ pub struct Statements {
 pub struct UnwritableValue;
 
 impl Statements {
-    /// Changes the document with this `_id` by update operators; creates it if missing.
+    /// Changes the document with this `_id` by update operators; creates it if missing. MongoDB reads all of `update`: under `$push`,
+    /// `$addToSet` and `$pull` wrap a value of the event in `$each` or `$eq`, or a document in it acts as an operator.
     pub fn update(&mut self, collection: &str, id: impl Into<Bson>, update: Document) -> Result<(), UnwritableValue> {
         let update = RawDocumentBuf::try_from(&update).map_err(|_| UnwritableValue)?;
         self.upsert(
@@ -108,10 +110,8 @@ impl Statements {
         id: &Bson,
         document: &RawDocument,
     ) -> Result<(), UnwritableValue> {
-        let first = document.iter_elements().next();
-        // A replacement document that starts with `$` would be parsed as update operators.
-        let looks_like_operators = matches!(first, Some(Ok(element)) if element.key().as_str().starts_with('$'));
-        if !looks_like_operators {
+        // It would be parsed as update operators.
+        if !starts_with_operator(document) {
             return self.upsert(
                 collection,
                 id,
@@ -148,7 +148,5 @@ fn write_id(id: &Bson, out: &mut BsonWriter) -> Result<(), UnwritableValue> {
     if !matches!(id, Bson::Document(_) | Bson::RegularExpression(_)) {
         return out.write_bson(cstr!("_id"), id);
     }
-    let mut written = Ok(());
-    out.write_document(cstr!("_id"), |out| written = out.write_bson(cstr!("$eq"), id));
-    written
+    out.write_document(cstr!("_id"), |out| out.write_bson(cstr!("$eq"), id))
 }

@@ -5,6 +5,8 @@ mod expected_fold;
 mod failpoints;
 mod fixture;
 mod gap_healing;
+mod hostile_fold;
+mod hostile_values;
 mod model_validation;
 mod orphaned_transactions;
 mod parked_aggregates;
