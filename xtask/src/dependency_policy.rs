@@ -67,7 +67,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<PolicySummary> {
 }
 
 /// The dependency graph for Linux: crates for other systems are not downloaded for this check.
-fn graph(root: &Path) -> anyhow::Result<Metadata> {
+pub(crate) fn graph(root: &Path) -> anyhow::Result<Metadata> {
     let options = ["--filter-platform", "x86_64-unknown-linux-gnu", "--locked"].map(str::to_owned);
     let mut command = MetadataCommand::new();
     command.current_dir(root).other_options(options.to_vec()).exec().context("failed to read the dependency graph")
@@ -122,7 +122,7 @@ fn license_violation(policy: &DependencyPolicy, package: &Package) -> Option<Str
 }
 
 /// The packages that cargo builds: follows normal and build dependencies, and with `dev` those of tests too.
-fn reachable_packages(metadata: &Metadata, dev: bool) -> Vec<&Package> {
+pub(crate) fn reachable_packages(metadata: &Metadata, dev: bool) -> Vec<&Package> {
     let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves unless told not to");
     let nodes: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
     // Crates used only by developer commands and tests are not shipped.

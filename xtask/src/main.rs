@@ -3,6 +3,7 @@
 mod bench;
 mod dependency_policy;
 mod process;
+mod release;
 mod test_counts;
 mod test_gate;
 mod tools;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Headwater's developer commands: test, bench, soak.
+/// Headwater's developer commands: test, bench, soak, release.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Args {
@@ -31,6 +32,13 @@ enum XtaskCommand {
     Bench(bench::Args),
     /// Run a soak test: many rounds of faults, by seed. Without a name: list the soak tests
     Soak(bench::Args),
+    /// Build the container image without a registry, and run it: non-root, read-only, limited
+    Image(release::image::Args),
+    /// Make the archive of a release: binary, completions, manual pages, licences, configuration reference, chart, checksums
+    Dist(release::dist::Args),
+    /// Write the files of the image to a folder, for `Dockerfile`
+    #[command(hide = true)]
+    RootFilesystem(release::root_filesystem::Args),
     /// Explore the model of the lease protocol exhaustively and print the states and the result
     VerifyLease(bench::ForwardedArgs),
 }
@@ -53,6 +61,9 @@ fn run_command(command: XtaskCommand) -> anyhow::Result<()> {
         XtaskCommand::Policy => dependency_policy::check(&root).map(|report| println!("{report}")),
         XtaskCommand::Bench(arguments) => bench::run_named(&root, bench::BENCHES, "bench", &arguments),
         XtaskCommand::Soak(arguments) => bench::run_named(&root, bench::SOAKS, "soak", &arguments),
+        XtaskCommand::Image(arguments) => release::image::build(&root, &arguments),
+        XtaskCommand::Dist(arguments) => release::dist::make_archive(&root, &arguments),
+        XtaskCommand::RootFilesystem(arguments) => release::root_filesystem::write_folders(&root, &arguments),
         XtaskCommand::VerifyLease(passed) => bench::verify_lease(&root, &passed),
     }
 }

@@ -62,7 +62,17 @@ pub(crate) fn run_and_read(command: &mut Command) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Whether the program runs with these arguments and exits with 0. Its output is not line.
+/// Runs the command and returns its standard output without the line break at the end.
+pub(crate) fn read(command: &mut Command) -> anyhow::Result<String> {
+    let line = command_line(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("failed to start `{line}`"))?;
+    if !output.status.success() {
+        bail!("`{line}` failed with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(String::from_utf8(output.stdout).with_context(|| format!("output of `{line}`"))?.trim_end().to_owned())
+}
+
+/// Whether the program runs with these arguments and exits with 0. Its output is not shown.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     Command::new(program)
         .args(arguments)

@@ -30,6 +30,15 @@ const DEBIAN: &[(&str, InstallCheck)] = &[
     ("rabbitmq-server", InstallCheck::File("/usr/lib/rabbitmq/bin/rabbitmq-server")),
 ];
 
+/// Debian packages that build and run the image.
+const IMAGE_TOOLS: &[(&str, InstallCheck)] = &[
+    ("binutils", InstallCheck::Program("objcopy")),
+    ("buildah", InstallCheck::Program("buildah")),
+    ("podman", InstallCheck::Program("podman")),
+    ("runc", InstallCheck::File("/usr/sbin/runc")),
+    ("python3-venv", InstallCheck::PythonModule("ensurepip")),
+];
+
 enum InstallCheck {
     Program(&'static str),
     /// Debian installs some programs outside the PATH.
@@ -64,13 +73,9 @@ pub(crate) struct Tools {
 impl Tools {
     pub(crate) fn install_all(root: &Path) -> anyhow::Result<Self> {
         let environment = Environment::from_process();
-        let cache = environment
-            .cache_folder()
-            .context("neither HEADWATER_CACHE nor HOME is set, so there is no folder for tools")?;
-        let cache = cache.join("tools");
-        fs::create_dir_all(&cache).with_context(|| format!("failed to create `{}`", cache.display()))?;
+        let cache = cache_folder(&environment)?;
         let cargo_bin = step("tools: cargo-nextest", || nextest(root, &cache))?;
-        step("tools: Debian packages", || debian(&environment))?;
+        step("tools: Debian packages", || debian(&environment, DEBIAN))?;
         let python = step("tools: Python packages", || python(root, &cache))?;
         let node = step("tools: npm packages", || node(root, &cache))?;
         step("tools: mongod", || Ok(mongod::provide(None, &environment, ProgressStyle::to_stderr())?))?;
@@ -87,6 +92,25 @@ impl Tools {
     }
 }
 
+/// The tools of `cargo xtask image`.
+pub(crate) fn install_image_tools() -> anyhow::Result<()> {
+    debian(&Environment::from_process(), IMAGE_TOOLS)
+}
+
+/// A Python with the packages of `tests/python/requirements.txt`.
+pub(crate) fn install_python(root: &Path) -> anyhow::Result<PathBuf> {
+    python(root, &cache_folder(&Environment::from_process())?)
+}
+
+fn cache_folder(environment: &Environment) -> anyhow::Result<PathBuf> {
+    let cache = environment
+        .cache_folder()
+        .context("neither HEADWATER_CACHE nor HOME is set, so there is no folder for tools")?
+        .join("tools");
+    fs::create_dir_all(&cache).with_context(|| format!("failed to create `{}`", cache.display()))?;
+    Ok(cache)
+}
+
 fn nextest(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
     let folder = cache.join(format!("nextest-{NEXTEST}"));
     let own = folder.join("bin/cargo-nextest");
@@ -97,8 +121,8 @@ fn nextest(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin"))
 }
 
-fn debian(environment: &Environment) -> anyhow::Result<()> {
-    let missing = || DEBIAN.iter().filter(|(_, sign)| !sign.is_installed(environment)).map(|(package, _)| *package);
+fn debian(environment: &Environment, packages: &[(&'static str, InstallCheck)]) -> anyhow::Result<()> {
+    let missing = || packages.iter().filter(|(_, sign)| !sign.is_installed(environment)).map(|(package, _)| *package);
     let wanted: Vec<_> = missing().collect();
     if wanted.is_empty() {
         return Ok(());
@@ -168,11 +192,16 @@ fn fill_once(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> a
 }
 
 fn digest(files: &[&Path]) -> anyhow::Result<String> {
-    let mut hash = Sha256::new();
+    let mut content = Vec::new();
     for file in files {
-        hash.update(fs::read(file).with_context(|| format!("failed to read `{}`", file.display()))?);
+        content.extend(fs::read(file).with_context(|| format!("failed to read `{}`", file.display()))?);
     }
-    Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex_digest(&content)[..16].to_owned())
+}
+
+/// SHA-256 in hexadecimal digits.
+pub(crate) fn hex_digest(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
