@@ -155,6 +155,16 @@ def test_a_service_monitor_selects_one_service():
     assert len([one for one in services if selector.items() <= one["metadata"]["labels"].items()]) == 1
 
 
+def test_probes_and_monitors_use_https_if_pods_serve_it():
+    arguments = ("--set", "config.admin.certificate_file=/etc/tls/tls.crt,metrics.podMonitor.enabled=true",
+                 "--set", "metrics.tlsConfig.insecureSkipVerify=true")
+    [container] = render_kind("StatefulSet", *arguments)["spec"]["template"]["spec"]["containers"]
+    probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+    [endpoint] = render_kind("PodMonitor", *arguments)["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https" and endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+
+
 @pytest.mark.parametrize(("producer", "consumer", "seconds"), [
     ("10s", "20s", 30), ("1m30s", "45s", 100), ("10s", "2m", 130), ("500ms", "1500ms", 12), ("1h", "20s", 3610)])
 def test_the_grace_period_is_the_longer_drain_plus_ten(producer, consumer, seconds):
@@ -189,6 +199,7 @@ def test_pods_roll_when_the_configuration_changes():
     ("config.service_bus.connection_string=Endpoint=sb://x", "connection_string"),
     ("config.admin.token=secret", "token"),
     ("config.admin.listen=127.0.0.1:8080", "listen"),
+    ("config.admin.hosts={dashboard.example}", "hosts"),
     ("config.producer.drain=10", "drain"),
     ("autoscaling.minReplicas=0", "minReplicas"),
     ("probes.liveness.periodSeconds=0", "periodSeconds"),

@@ -74,6 +74,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dig "admin" "listen" "0.0.0.0:8080" .Values.config | toString | splitList ":" | last -}}
 {{- end -}}
 
+{{/* `, scheme: …` for a probe or a scrape, if pods serve HTTPS. */}}
+{{- define "headwater.adminScheme" -}}
+{{- if dig "admin" "certificate_file" "" .Values.config }}, scheme: HTTPS{{ end -}}
+{{- end -}}
+
 {{/* Where each secret is mounted, and which key of the configuration names its file. */}}
 {{- define "headwater.secretFiles" -}}
 {{- $files := list
