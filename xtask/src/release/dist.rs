@@ -32,7 +32,14 @@ pub(crate) fn make_archive(root: &Path, args: &Args) -> anyhow::Result<()> {
     // Sorted, and without the owner and the time of this machine: the same input makes the same archive.
     let archive = format!("{name}.tar.gz");
     let mut tar = Command::new("tar");
-    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "--use-compress-program=gzip -n"]);
+    tar.args([
+        "--sort=name",
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--mtime=@0",
+        "--use-compress-program=gzip -n",
+    ]);
     run(tar.arg("--create").arg("--file").arg(target.join(&archive)).arg("--directory").arg(&target).arg(&name))?;
     let published = [archive.clone(), format!("{name}.debug")];
     write(&target.join("SHA256SUMS"), checksums(&target, &published.map(PathBuf::from))?)?;
@@ -44,7 +51,8 @@ fn fill(root: &Path, release: &Release, args: &BinaryArgs, folder: &Path, target
     let built = release.binary(root, args)?;
     let binary = folder.join("bin/headwater");
     create_empty(&folder.join("bin"))?;
-    let symbols = target.join(format!("{}.debug", folder.file_name().context("a folder has a name")?.to_string_lossy()));
+    let symbols =
+        target.join(format!("{}.debug", folder.file_name().context("a folder has a name")?.to_string_lossy()));
     split_symbols(&built, &binary, &symbols)?;
     let print = |arguments: &[&str]| read(Command::new(&binary).args(arguments));
     for (shell, file) in COMPLETIONS {

@@ -21,13 +21,16 @@ pub(super) fn collect(release: &Release) -> anyhow::Result<String> {
         let license = package.license.as_deref().unwrap_or("see the text");
         write!(text, "\n{0}\n{1} {2}: {license}\n", "=".repeat(80), package.name, package.version)?;
         let folder = package.manifest_path.parent().context("a manifest has a folder")?;
-        let mut files: Vec<_> =
-            fs::read_dir(folder).with_context(|| format!("failed to list `{folder}`"))?.filter_map(Result::ok).collect();
+        let mut files: Vec<_> = fs::read_dir(folder)
+            .with_context(|| format!("failed to list `{folder}`"))?
+            .filter_map(Result::ok)
+            .collect();
         files.sort_by_key(fs::DirEntry::file_name);
         for file in files {
             let name = file.file_name().to_string_lossy().to_uppercase();
             if NAMES.iter().any(|known| name.starts_with(known)) && file.path().is_file() {
-                let content = fs::read(file.path()).with_context(|| format!("failed to read `{name}` of {}", package.name))?;
+                let content =
+                    fs::read(file.path()).with_context(|| format!("failed to read `{name}` of {}", package.name))?;
                 write!(text, "\n{}\n", String::from_utf8_lossy(&content).trim_end())?;
             }
         }
