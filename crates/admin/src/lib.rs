@@ -10,7 +10,7 @@
 //! | `/api/step-down`, `/api/parked`, … | operator actions; they need the configured token, and are refused without one |
 //!
 //! Depends on plain types only ([`PodTelemetry`], [`StatusCache`]). It never talks to MongoDB or Service Bus, and a GET never waits for another
-//! component. It changes nothing itself: operator actions are done by the [`OperatorActions`] that it is given.
+//! component, except that `/api/status` waits up to half a second for a status that is not out of date. It changes nothing itself: operator actions are done by the [`OperatorActions`] that it is given.
 //!
 //! Reading order: [`liveness`] and [`health`] (probes), [`status`] and [`problems`] (the status document and its evaluation), [`latency`]
 //! and [`metrics`] (numbers), [`status_cache`], [`operator`] (token and actions), [`server`].

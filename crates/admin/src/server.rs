@@ -198,8 +198,16 @@ impl RequestHandler {
         }
         match *request.method() {
             // hyper drops the body of a response to HEAD.
+            Method::GET | Method::HEAD if request.uri().path() == "/api/status" => self.get_status().await,
             Method::GET | Method::HEAD => self.get(request.uri().path()),
             _ => response::allow_get_only(),
+        }
+    }
+
+    async fn get_status(&self) -> AdminResponse {
+        match self.status_cache.refreshed().await {
+            Some(status) => response::json(StatusCode::OK, &status),
+            None => response::text(StatusCode::SERVICE_UNAVAILABLE, "no status has been collected yet\n"),
         }
     }
 
@@ -217,13 +225,6 @@ impl RequestHandler {
             "/metrics" => {
                 let (status, health) = (self.status_cache.latest(now), self.health_report(now));
                 response::metrics(metrics::render(status.as_ref(), &self.pod.samples(), &self.pod.latency(), &health))
-            }
-            "/api/status" => {
-                self.status_cache.request_refresh(now);
-                match self.status_cache.latest(now) {
-                    Some(status) => response::json(StatusCode::OK, &status),
-                    None => response::text(StatusCode::SERVICE_UNAVAILABLE, "no status has been collected yet\n"),
-                }
             }
             "/api/history" => {
                 self.status_cache.request_refresh(now);

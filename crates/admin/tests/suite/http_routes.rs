@@ -61,6 +61,39 @@ async fn a_status_request_wakes_the_collector() {
 }
 
 #[tokio::test]
+async fn a_status_request_waits_for_a_fresh_status() {
+    let fixture = AdminFixture::start();
+    let mut old = status();
+    old.leader = None;
+    let four_seconds_ago = std::time::Instant::now() - Duration::from_secs(4);
+    fixture.status_cache.store(old.evaluated(), four_seconds_ago);
+    let collector = tokio::spawn({
+        let status_cache = fixture.status_cache.clone();
+        async move {
+            let collected_at = std::time::Instant::now();
+            status_cache.refresh_requested().await;
+            status_cache.store(status().evaluated(), collected_at);
+        }
+    });
+    let document: serde_json::Value = serde_json::from_str(&fixture.get("/api/status").await.body).unwrap();
+    assert_eq!((&document["leader"]["pod"], &document["healthy"]), (&"pod-0".into(), &true.into()));
+    collector.await.unwrap();
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn an_old_status_is_served_with_its_age() {
+    let fixture = AdminFixture::start();
+    let four_seconds_ago = std::time::Instant::now() - Duration::from_secs(4);
+    fixture.status_cache.store(status().evaluated(), four_seconds_ago);
+    // no collector: MongoDB does not respond
+    let reply = timeout(SOON, fixture.get("/api/status")).await.unwrap();
+    let document: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
+    assert!(document["collected"]["seconds_ago"].as_f64().unwrap() >= 4.0);
+    fixture.stop().await;
+}
+
+#[tokio::test]
 async fn the_history_holds_a_point_for_each_status() {
     let fixture = AdminFixture::start();
     for _ in 0..3 {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use admin::{AdminServer, OperatorAccess, RunningServer, StatusCache};
 use anyhow::Context;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeats::LoopHeartbeat;
@@ -109,12 +109,13 @@ async fn collect_status(
 ) {
     let mut slow_reads = None;
     loop {
+        let started_at = Instant::now();
         let status = tokio::select! {
             () = stop.cancelled() => return,
             // cancel-safe: it only reads
             status = collector.collect(&mut slow_reads) => status,
         };
-        status_cache.store(status, Instant::now());
+        status_cache.store(status, started_at);
         heartbeat.beat().await;
         let pause = if status_cache.is_watched(Instant::now()) { WATCHED_INTERVAL } else { UNWATCHED_INTERVAL };
         tokio::select! {
@@ -124,7 +125,7 @@ async fn collect_status(
             () = async {
                 status_cache.refresh_requested().await;
                 // A client that polls every second must not make MongoDB work more often than that.
-                sleep(WATCHED_INTERVAL).await;
+                sleep_until((started_at + WATCHED_INTERVAL).into()).await;
             }, if pause == UNWATCHED_INTERVAL => {}
         }
     }
