@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod connect;
 mod dashboard_actions;
+mod delivery_limit;
 mod dev;
 mod event_traces;
 mod exit;

@@ -7,9 +7,7 @@ use anyhow::bail;
 use mongodb::bson::Bson;
 use pipeline::event::{AggregateId, Namespace};
 use pipeline::source::{SourceConfig, SourceKind};
-use pipeline::view::{
-    DeliveredEvent, DiscardScope, Error, ParkedAggregate, ParkedStore, Projection, SourceEventReader,
-};
+use pipeline::view::{DeliveredEvent, DiscardScope, Error, ParkedAggregate, ParkedStore, Projection, SourceDocuments};
 
 use crate::config::Config;
 use crate::exit::ExitReason;
@@ -29,10 +27,10 @@ impl ParkedCommands {
         let dependencies = crate::connect::producer_dependencies(config, timeout).await?;
         let views = crate::connect::mongo_client(&config.read_models.uri, "read_models.uri", timeout).await?;
         let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
-        let history = SourceEventReader::new(&dependencies.server.database(&config.source.database), &config.source);
+        let source = SourceDocuments::new(&dependencies.server.database(&config.source.database), &config.source);
         let by_collection = config.source.kind == SourceKind::Documents;
         let database = views.database(&config.read_models.database);
-        let store = ParkedStore::new(database, &config.pipeline, by_collection, models.collect(), history);
+        let store = ParkedStore::new(database, &config.pipeline, by_collection, models.collect(), Some(source));
         Ok(Self { store, source: config.source.clone() })
     }
 

@@ -22,6 +22,7 @@ use crate::apply_observer::LatencyObserver;
 use crate::config::{Config, reserved};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::dashboard_actions;
+use crate::delivery_limit::DeliveryLimitStore;
 use crate::event_traces::EventTraces;
 use crate::exit::ExitReason;
 use crate::pods::PodRegistry;
@@ -39,8 +40,16 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
     let latency = admin::LatencyHistogram::default();
     let traces = EventTraces::start(&config)?;
     let observer = Arc::new(LatencyObserver { latency: latency.clone(), traces: traces.clone() });
-    let consumer = views.clone().map(|views| build_consumer(&config, &dependencies, views)).transpose()?;
-    let consumer = consumer.map(|consumer| consumer.with_observer(observer));
+    let delivery_limit = DeliveryLimitStore::new(&dependencies.coordination, &config);
+    let bus_administration = connect::bus_administration(&config)?;
+    let consumer = match views.clone() {
+        Some(views) => {
+            // Before the first event: it says when an event is parked.
+            let max_delivery_count = delivery_limit.read(&bus_administration).await;
+            Some(build_consumer(&config, &dependencies, views, max_delivery_count)?.with_observer(observer))
+        }
+        None => None,
+    };
     let collector = connect::status_collector(&config, &dependencies, SERVER_SELECTION_TIMEOUT).await?;
     let registry = PodRegistry::new(&dependencies.coordination, &config.pipeline, &config.pod_id);
     let step_down = StepDownStore::new(&dependencies.coordination, &config.pipeline);
@@ -57,6 +66,10 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         let producer = Arc::clone(&producer);
         async move { producer.lead(leadership).await }
     };
+    if let Some(consumer) = consumer_handle.clone() {
+        let set = move |limit| consumer.set_max_delivery_count(limit);
+        tokio::spawn(delivery_limit.watch(bus_administration, set, shutdown.clone()));
+    }
     let elector = candidate.start(lead, shutdown.clone().cancelled_owned())?;
     let pod_services = PodServices {
         pod_id: config.pod_id.clone(),
@@ -122,7 +135,12 @@ fn build_producer(
     }
 }
 
-fn build_consumer(config: &Config, dependencies: &ProducerDependencies, views: Database) -> anyhow::Result<Consumer> {
+fn build_consumer(
+    config: &Config,
+    dependencies: &ProducerDependencies,
+    views: Database,
+    max_delivery_count: u32,
+) -> anyhow::Result<Consumer> {
     let dependencies = consumer::ConsumerDependencies {
         pipeline: dependencies.pipeline.clone(),
         source: dependencies.source.clone(),
@@ -141,7 +159,7 @@ fn build_consumer(config: &Config, dependencies: &ProducerDependencies, views: D
         models: config.read_models.models.clone(),
         projections: vec![],
     };
-    Ok(Consumer::new(config.consumer.clone(), dependencies)?)
+    Ok(Consumer::new(config.consumer.clone().with_max_delivery_count(max_delivery_count), dependencies)?)
 }
 
 /// Runs until `shutdown`, and then until the unsettled messages are settled.

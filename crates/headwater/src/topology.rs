@@ -133,9 +133,15 @@ impl SpecProperty {
 /// Path and settings of the topic and of the subscription that a pipeline needs.
 pub(crate) fn required_entities(config: &Config, partitioned: bool) -> [(String, EntitySpec); 2] {
     let topic = config.service_bus.topic.clone();
-    let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
     let lock_duration = config.consumer.session.lock_duration;
-    [(topic, EntitySpec::topic(partitioned)), (subscription, EntitySpec::subscription(lock_duration))]
+    [
+        (topic, EntitySpec::topic(partitioned)),
+        (subscription_path(config), EntitySpec::subscription(lock_duration)),
+    ]
+}
+
+pub(crate) fn subscription_path(config: &Config) -> String {
+    format!("{}/Subscriptions/{}", config.service_bus.topic, config.service_bus.subscription)
 }
 
 /// Compares an existing entity with the required settings.

@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 
 use crate::error_chain::error_chain;
 use crate::error_policy::ErrorClass;
-use crate::session::{self, SessionAcceptor, SessionProblem};
+use crate::session::{self, KnownPlaces, SessionAcceptor, SessionProblem};
 use crate::source::{SourceConfig, SourceKind};
 use crate::stored::ClaimCheckStore;
 use crate::view::{
@@ -132,6 +132,11 @@ impl Handle {
         self.applier.models()
     }
 
+    /// The max delivery count of the subscription is another one now.
+    pub fn set_max_delivery_count(&self, max: u32) {
+        self.applier.set_park_at_delivery(park_at(max).get());
+    }
+
     /// When a batch was last applied; `None` before the first.
     pub fn last_progress(&self) -> Option<Instant> {
         self.sessions.last_progress()
@@ -143,8 +148,9 @@ impl Consumer {
     pub fn new(config: Config, dependencies: ConsumerDependencies) -> Result<Self, Error> {
         let mut projections = dependencies.projections.clone();
         projections.extend(dependencies.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>));
+        let mode = config.view.mode(&dependencies.source, dependencies.start, dependencies.filtered);
         let applier = Applier::new(ApplierSetup {
-            mode: config.view.mode(&dependencies.source, dependencies.start, dependencies.filtered),
+            mode,
             config: config.view,
             database: dependencies.views.clone(),
             pipeline: dependencies.pipeline.clone(),
@@ -162,6 +168,12 @@ impl Consumer {
                 // Read only: the publisher decides how long bodies are kept.
                 oversize: ClaimCheckStore::new(&dependencies.coordination, Duration::ZERO),
                 applier: applier.handle(),
+                places: KnownPlaces::new(
+                    &dependencies.source,
+                    mode,
+                    &dependencies.coordination,
+                    &dependencies.pipeline,
+                ),
             },
         );
         let phase = watch::Sender::default();
@@ -265,7 +277,11 @@ impl Config {
     /// Parks an event untried at half of the bus's limit, so that the bus never dead-letters one by itself.
     #[must_use]
     pub fn with_max_delivery_count(mut self, max: u32) -> Self {
-        self.view.park_at_delivery = NonZeroU32::new(max / 2).unwrap_or(NonZeroU32::MIN);
+        self.view.park_at_delivery = park_at(max);
         self
     }
+}
+
+fn park_at(max_delivery_count: u32) -> NonZeroU32 {
+    NonZeroU32::new(max_delivery_count / 2).unwrap_or(NonZeroU32::MIN)
 }

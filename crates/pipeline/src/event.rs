@@ -92,11 +92,17 @@ impl fmt::Display for Namespace {
 #[derive(Clone, PartialEq)]
 pub struct AggregateId(Bson);
 
-/// Whether a field name starts with `$`.
-fn has_operators(value: &Bson) -> bool {
+/// Deeper ids leave no room for the documents of MongoDB and of messages that contain them.
+const MAX_ID_NESTING: usize = 90;
+
+/// Whether a field name starts with `$`, or more than so many levels nest.
+fn is_unstorable(value: &Bson, levels: usize) -> bool {
+    let Some(levels_below) = levels.checked_sub(1) else { return true };
     match value {
-        Bson::Document(document) => document.iter().any(|(name, value)| name.starts_with('$') || has_operators(value)),
-        Bson::Array(values) => values.iter().any(has_operators),
+        Bson::Document(document) => {
+            document.iter().any(|(name, value)| name.starts_with('$') || is_unstorable(value, levels_below))
+        }
+        Bson::Array(values) => values.iter().any(|value| is_unstorable(value, levels_below)),
         _ => false,
     }
 }
@@ -109,7 +115,7 @@ impl AggregateId {
     pub fn new(value: Bson) -> Option<Self> {
         match value {
             Bson::Null | Bson::Undefined => None,
-            value if has_operators(&value) => None,
+            value if is_unstorable(&value, MAX_ID_NESTING) => None,
             value => Some(Self(value)),
         }
     }

@@ -13,6 +13,7 @@ mod error_chain;
 pub mod error_policy;
 pub mod event;
 pub mod failpoints;
+mod input_limits;
 pub mod producer;
 pub mod publish;
 pub mod retry;

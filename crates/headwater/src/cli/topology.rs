@@ -6,6 +6,9 @@ use serde_json::{Value as Json, json};
 use servicebus::administration::{AdministrationClient, EntityDescription};
 
 use super::shared_args::ConfigArgs;
+use crate::config::Config;
+use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
+use crate::delivery_limit::DeliveryLimitStore;
 use crate::output;
 use crate::topology::{self, EntitySpec, PropertyChange, TopologyPlan, plan_changes};
 
@@ -28,7 +31,8 @@ enum TopologyCommand {
     ///
     /// Topic: duplicate detection, no expiry, no auto-delete. Subscription: sessions, the maximum delivery count, no expiry, no auto-delete, and the lock
     /// duration of `consumer.lock_duration`. Service Bus cannot change some settings of an existing entity (sessions, duplicate detection, partitions): if
-    /// one of them differs, nothing is changed and the error has a fix. The key needs the Manage right.
+    /// one of them differs, nothing is changed and the error has a fix. The key needs the Manage right. The max delivery count is also stored in the
+    /// coordination database, for pods whose key lacks this right: a pod parks an event at half of it.
     Apply {
         #[command(flatten)]
         config: ConfigArgs,
@@ -68,10 +72,27 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         }
         all.push(result.to_json());
     }
+    if !dry_run {
+        store_delivery_limit(&config, &bus).await;
+    }
     if json {
         output::print_json(&json!({ "dry_run": dry_run, "entities": Json::Array(all) }))?;
     }
     Ok(())
+}
+
+/// Does not fail the command: a pipeline may set up its bus before its MongoDB exists.
+async fn store_delivery_limit(config: &Config, bus: &AdministrationClient) {
+    let stored = async {
+        let coordination = connect::coordination_database(config, SERVER_SELECTION_TIMEOUT).await?;
+        DeliveryLimitStore::new(&coordination, config).save(bus).await
+    };
+    if let Err(error) = stored.await {
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "failed to store the max delivery count in MongoDB; pods without the Manage right assume 10: apply again when MongoDB is reachable"
+        );
+    }
 }
 
 /// What was done to an entity, or would be done.

@@ -3,9 +3,9 @@
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::{publish::rejected, stored::claim_check};
 
-use crate::{pods, step_down_requests};
+use crate::{delivery_limit, pods, step_down_requests};
 
-pub(crate) const COORDINATION_COLLECTIONS: [&str; 8] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 9] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
@@ -14,4 +14,5 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 8] = [
     step_down_requests::COLLECTION,
     pods::PODS,
     pods::TERMS,
+    delivery_limit::COLLECTION,
 ];

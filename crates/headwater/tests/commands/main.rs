@@ -5,6 +5,7 @@ mod check;
 mod checkpoint;
 mod completions;
 mod config;
+mod delivery_limit;
 mod error_pages;
 mod exit_codes;
 mod fixture;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use servicebus::{BusErrorKind, Client, Error, SessionReceiver};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use super::budget::SessionByteBudget;
 use super::config::Config;
 use super::dead_letters;
 use super::held_session::{self, INITIAL_CREDIT};
+use super::known_places::KnownPlaces;
 use super::monitor::SessionMonitor;
 use super::slots::{SessionSlot, SessionSlots};
 use crate::error_chain::error_chain;
@@ -37,6 +38,7 @@ pub struct SessionDependencies {
     pub subscription: String,
     pub oversize: ClaimCheckStore,
     pub applier: view::Handle,
+    pub places: KnownPlaces,
 }
 
 /// Accepts and holds sessions while it runs.
@@ -51,6 +53,7 @@ pub(super) struct SessionContext {
     pub(super) entity: String,
     pub(super) oversize: ClaimCheckStore,
     pub(super) applier: view::Handle,
+    pub(super) places: KnownPlaces,
     pub(super) budget: Arc<SessionByteBudget>,
     pub(super) monitor: SessionMonitor,
     pub(super) backoff: SessionBackoff,
@@ -58,6 +61,8 @@ pub(super) struct SessionContext {
     accept_permits: AcceptPermits,
     /// Oversize bodies are not part of the byte budget, so the number held at a time is limited instead.
     pub(super) oversize_permits: Arc<Semaphore>,
+    /// Held during a marked attempt: if the pod ends, only that attempt is left over.
+    pub(super) marked_attempt: Arc<Mutex<()>>,
 }
 
 /// How long Service Bus waits for a session: below its own limit, and below the idle timeout of usual middleboxes.
@@ -68,19 +73,21 @@ const QUICK_GRANT: Duration = Duration::from_secs(1);
 
 impl SessionAcceptor {
     pub fn new(config: Config, dependencies: SessionDependencies) -> Self {
-        let SessionDependencies { bus, topic, subscription, oversize, applier } = dependencies;
+        let SessionDependencies { bus, topic, subscription, oversize, applier, places } = dependencies;
         let budget = SessionByteBudget::new(config.bytes_in_flight.get());
         let context = SessionContext {
             bus,
             entity: format!("{topic}/Subscriptions/{subscription}"),
             oversize,
             applier,
+            places,
             monitor: SessionMonitor::new(Arc::clone(&budget)),
             budget,
             backoff: SessionBackoff::default(),
             slots: SessionSlots::new(config.max_concurrent_sessions.get()),
             accept_permits: AcceptPermits::new(config.max_concurrent_sessions.get()),
             oversize_permits: Arc::new(Semaphore::new(MAX_OVERSIZE_BODIES)),
+            marked_attempt: Arc::default(),
             config,
         };
         Self { context: Arc::new(context) }

@@ -2,14 +2,17 @@
 
 use servicebus::ReceivedMessage;
 
+use super::known_places::{KnownPlaces, PlaceProblem};
 use super::message::{MessageReader, UnreadableMessage};
 use crate::view::{DeliveredEvent, EventBody};
 
 #[derive(Default)]
 pub(super) struct SessionBatch {
     pub(super) events: Vec<DeliveredEvent>,
-    pub(super) messages: Vec<(ReceivedMessage, SettlementRule)>,
+    pub(super) messages: Vec<BatchMessage>,
 }
+
+pub(super) type BatchMessage = (ReceivedMessage, SettlementRule);
 
 /// When and how a message is settled.
 pub(super) enum SettlementRule {
@@ -56,6 +59,24 @@ impl ParsedMessage {
             Err(error @ (UnreadableMessage::NotHeadwater | UnreadableMessage::Property { .. })) => {
                 Self::NotAnEvent(error.to_string())
             }
+        }
+    }
+
+    /// The event, if the message has one.
+    pub(super) const fn event(&self) -> Option<&DeliveredEvent> {
+        match self {
+            Self::Event(event) | Self::Oversize(event) | Self::UnreadableBody(event) => Some(event),
+            Self::NotAnEvent(_) | Self::NewerFormat { .. } => None,
+        }
+    }
+
+    /// Turns a message that has no place in this pipeline into one without an event.
+    pub(super) async fn check_place(self, places: &KnownPlaces) -> Result<Self, mongodb::error::Error> {
+        let Some(event) = self.event() else { return Ok(self) };
+        match places.problem_of(event) {
+            None => Ok(self),
+            Some(PlaceProblem::Epoch) if places.is_epoch_reached(event).await? => Ok(self),
+            Some(problem) => Ok(Self::NotAnEvent(problem.to_string())),
         }
     }
 

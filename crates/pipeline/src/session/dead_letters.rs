@@ -158,7 +158,15 @@ async fn classify(
     if dead_letter.dead_letter_reason().is_some_and(|why| dead_letter_reason::ALL.contains(&why)) {
         return DeadLetterKind::NeedsOperator;
     }
-    match ParsedMessage::parse(dead_letter, reader) {
+    let parsed = match ParsedMessage::parse(dead_letter, reader).check_place(&context.places).await {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let error = mongo_error::DriverError::from(error);
+            warn!(error = error_chain(&error), "failed to read the checkpoint; retrying");
+            return DeadLetterKind::RetryLater;
+        }
+    };
+    match parsed {
         ParsedMessage::Event(event) => DeadLetterKind::Event(Box::new(event), AfterParking::Complete),
         ParsedMessage::Oversize(mut event) => {
             match fetch_oversize_body(&context.oversize, dead_letter.raw(), &mut event).await {

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use servicebus::{BusErrorKind, ReceivedMessage, SessionReceiver, Settler};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::acceptor::SessionContext;
-use super::batch::{ParsedMessage, SessionBatch, SettlementRule};
+use super::attempt_marks::{AttemptAction, AttemptMark, needs_mark};
+use super::batch::{BatchMessage, ParsedMessage, SessionBatch, SettlementRule};
 use super::budget::SessionByteShare;
 use super::message::{MessageReader, fetch_oversize_body};
 use super::monitor::SessionProblem;
@@ -24,7 +25,7 @@ use super::renewal;
 use super::settle::{SettleAction, can_continue, settle, settleable_messages};
 use crate::error_chain::error_chain;
 use crate::failpoints::{Failpoint, LoopStall};
-use crate::view::{self, AppliedBatch, BatchEnd, DeliveredEvent, SessionApplier};
+use crate::view::{self, AppliedBatch, Arrivals, BatchEnd, DeliveredEvent, SessionApplier};
 
 /// Enough for the many short sessions. A longer session gets more once it has used this up.
 pub(super) const INITIAL_CREDIT: u32 = 16;
@@ -35,8 +36,14 @@ const CREDIT_GROWTH: u32 = 4;
 /// After a full window more messages are in flight, so they are awaited even if other sessions need the slot.
 const IN_FLIGHT_WAIT: Duration = Duration::from_millis(50);
 
+/// How long a gap waits for the missing event, which the source may have committed a moment later.
+const ARRIVAL_WAIT: Duration = Duration::from_millis(200);
+
 /// Memory of a message besides its body.
 const ENVELOPE_BYTES: usize = 1 << 10;
+
+/// For the description of a dead letter.
+const NEVER_ENDED: &str = "no attempt to handle the message has ended: each ended with its pod";
 
 /// Why a session is closed.
 #[derive(Debug)]
@@ -91,7 +98,8 @@ struct HeldSession<'a> {
     context: &'a SessionContext,
     receiver: SessionReceiver,
     settler: Settler,
-    applier: SessionApplier,
+    /// Taken while a batch is applied.
+    applier: Option<SessionApplier>,
     reader: MessageReader,
     share: SessionByteShare,
     stop: &'a CancellationToken,
@@ -109,6 +117,10 @@ struct HeldSession<'a> {
     has_received: bool,
     /// Held while an oversize body is in memory.
     oversize_permit: Option<OwnedSemaphorePermit>,
+    /// The mark that the last holder left; outer `None`: not read yet.
+    left_over_mark: Option<Option<AttemptMark>>,
+    /// Held while the session state has our mark.
+    marked_attempt: Option<OwnedMutexGuard<()>>,
 }
 
 impl<'a> HeldSession<'a> {
@@ -123,7 +135,7 @@ impl<'a> HeldSession<'a> {
             context,
             settler: receiver.settler(),
             receiver,
-            applier: context.applier.session_applier(),
+            applier: Some(context.applier.session_applier()),
             reader: MessageReader::with_tracing(context.applier.is_traced()),
             share,
             stop,
@@ -136,11 +148,14 @@ impl<'a> HeldSession<'a> {
             window_full: false,
             has_received: false,
             oversize_permit: None,
+            left_over_mark: None,
+            marked_attempt: None,
         }
     }
 
     async fn run(&mut self) -> SessionCloseReason {
         let (Ok(reason) | Err(reason)) = self.process_batches().await;
+        self.end_marked_attempt().await;
         self.back_off_after(&reason).await;
         reason
     }
@@ -170,14 +185,16 @@ impl<'a> HeldSession<'a> {
                 continue;
             }
             LoopStall::Sessions.block_if_enabled().await;
-            let SessionBatch { events, messages } = batch;
+            let SessionBatch { events, mut messages } = batch;
             let settle_too_early = Failpoint::SettleBeforeCommit.is_enabled();
             if settle_too_early {
                 self.settle_unapplied(&messages).await?;
             }
             let (settler, context) = (self.settler.clone(), self.context);
             // Concurrently: the previous batch is committed, and this transaction does not depend on its messages.
-            let (settled, applied) = join(settle_counted(context, &settler, &unsettled), self.apply(events)).await;
+            let (settled, applied) = 
+                join(settle_counted(context, &settler, &unsettled), self.apply(events, &mut messages)).await;
+            self.end_marked_attempt().await;
             unsettled = if settle_too_early { vec![] } else { settleable_messages(messages, &applied) };
             // The link is lost: this batch is redelivered and then skipped as duplicate.
             settled?;
@@ -213,15 +230,36 @@ impl<'a> HeldSession<'a> {
         // A batch ends at the event limit of the session.
         let max_events = self.context.config.max_session_events.get().saturating_sub(self.events).max(1);
         let mut batch = SessionBatch::default();
+        if has_unsettled && self.buffer.front().is_some_and(needs_mark) {
+            // A marked attempt may wait for another one; committed messages should be settled without a delay.
+            return Ok(batch);
+        }
+        let attempt = self.begin_marked_attempt(max_events).await?;
         while let Some(message) = self.buffer.pop_front() {
-            let parsed = ParsedMessage::parse(&message, &mut self.reader);
+            // Messages with a mark and without one are not handled together.
+            if attempt.map_or(needs_mark(&message), |(mark, _)| !mark.covers(&message)) {
+                self.buffer.push_front(message);
+                break;
+            }
+            if matches!(attempt, Some((_, AttemptAction::DeadLetter))) {
+                self.count_unreadable();
+                batch.add(message, None, SettlementRule::DeadLetter(NEVER_ENDED.to_owned()));
+                break;
+            }
+            let parsed = self.parse(&message).await?;
             if parsed.starts_new_batch() && !batch.is_empty() {
                 // It starts the next batch.
                 self.buffer.push_front(message);
                 break;
             }
             match parsed {
-                ParsedMessage::Event(event) => batch.add(message, Some(event), SettlementRule::ByOutcome),
+                ParsedMessage::Event(mut event) => {
+                    if matches!(attempt, Some((_, AttemptAction::Park))) {
+                        warn!("message handled three times without an end; parking its aggregate");
+                        event.delivery_count = DeliveredEvent::PARK_UNTRIED;
+                    }
+                    batch.add(message, Some(event), SettlementRule::ByOutcome);
+                }
                 ParsedMessage::Oversize(mut event) => {
                     // Boxed because it is rare: otherwise every session future has its size.
                     Box::pin(self.fetch_body(&message, &mut event)).await?;
@@ -250,6 +288,60 @@ impl<'a> HeldSession<'a> {
             }
         }
         Ok(batch)
+    }
+
+    async fn parse(&mut self, message: &ReceivedMessage) -> Result<ParsedMessage, SessionCloseReason> {
+        let parsed = ParsedMessage::parse(message, &mut self.reader);
+        if parsed.event().is_none_or(|event| self.context.places.problem_of(event).is_none()) {
+            return Ok(parsed);
+        }
+        // Boxed because it is rare: otherwise every session future has its size.
+        Box::pin(parsed.check_place(&self.context.places)).await.map_err(|error| {
+            let error = mongo_error::DriverError::from(error);
+            warn!(error = error_chain(&error), "failed to read the checkpoint; the session will be accepted again");
+            self.fail_with(SessionProblem::ReadModels)
+        })
+    }
+
+    /// Marks the first messages of the buffer in the session state, if they were delivered so often that one of them may end the pod.
+    async fn begin_marked_attempt(
+        &mut self,
+        max_messages: usize,
+    ) -> Result<Option<(AttemptMark, AttemptAction)>, SessionCloseReason> {
+        let suspects = self.buffer.iter().take(max_messages).take_while(|message| needs_mark(message));
+        let mut numbers = suspects.map(ReceivedMessage::sequence_number);
+        let Some(first) = numbers.next() else { return Ok(None) };
+        let last = numbers.last().unwrap_or(first);
+        // cancel-safe: a dropped `lock_owned` only loses its place in the queue.
+        let guard = tokio::select! {
+            guard = Arc::clone(&self.context.marked_attempt).lock_owned() => guard,
+            () = self.lock_lost.cancelled() => return Err(SessionCloseReason::Lost(None)),
+            () = self.stop.cancelled() => return Err(SessionCloseReason::Stopped),
+        };
+        let session = self.receiver.session().clone();
+        let left_over = match self.left_over_mark {
+            Some(left_over) => left_over,
+            None => {
+                let state = session.state().await.map_err(|error| connection_lost(&error))?;
+                *self.left_over_mark.insert(state.and_then(|state| AttemptMark::read(&state)))
+            }
+        };
+        let (mark, action) = AttemptMark::next(left_over, first, last);
+        self.marked_attempt = Some(guard);
+        session.set_state(Some(mark.to_state())).await.map_err(|error| connection_lost(&error))?;
+        Ok(Some((mark, action)))
+    }
+
+    /// The attempt has ended, with whatever result: the pod lives.
+    async fn end_marked_attempt(&mut self) {
+        if self.marked_attempt.is_none() {
+            return;
+        }
+        if let Err(error) = self.receiver.session().set_state(None).await {
+            // The lock is lost. The mark counts against the message, but its cursor tells if it was applied.
+            debug!(error = error_chain(&error), "failed to clear session state");
+        }
+        self.marked_attempt = None;
     }
 
     fn count_unreadable(&self) {
@@ -324,11 +416,19 @@ impl<'a> HeldSession<'a> {
         })
     }
 
-    async fn apply(&mut self, events: Vec<DeliveredEvent>) -> AppliedBatch {
+    /// Messages that arrive meanwhile and are applied too are added to `messages`.
+    async fn apply(&mut self, events: Vec<DeliveredEvent>, messages: &mut Vec<BatchMessage>) -> AppliedBatch {
         if events.is_empty() {
             return AppliedBatch { outcomes: vec![], end: BatchEnd::Complete };
         }
-        let applied = self.applier.apply(events).await;
+        let mut applier = self.applier.take().expect("it is back before the next batch");
+        let applied = if self.marked_attempt.is_some() || Failpoint::SettleBeforeCommit.is_enabled() {
+            // A mark covers only the messages of the batch.
+            applier.apply(events).await
+        } else {
+            applier.apply_with(events, &mut SessionArrivals { session: self, messages }).await
+        };
+        self.applier = Some(applier);
         self.events += applied.outcomes.len();
         if !applied.outcomes.is_empty() {
             self.context.monitor.0.record_progress();
@@ -336,6 +436,41 @@ impl<'a> HeldSession<'a> {
             self.context.backoff.record_success(self.receiver.session_id());
         }
         applied
+    }
+
+    /// The events of the next messages, as far as they are plain events. `None` if another message is next, which waits for the next batch.
+    async fn next_arrivals(&mut self, within: Duration, messages: &mut Vec<BatchMessage>) -> Option<Vec<DeliveredEvent>> {
+        if self.buffer.is_empty() {
+            let max_events = self.context.config.batch_size();
+            // cancel-safe: a dropped `receive` loses no message.
+            let received = tokio::select! {
+                biased;
+                () = self.lock_lost.cancelled() => return None,
+                () = self.stop.cancelled() => return None,
+                received = self.receiver.receive(max_events, within) => received,
+            };
+            // An error ends the session with the next receive.
+            let received = received.ok()?;
+            if received.is_empty() {
+                return Some(vec![]);
+            }
+            self.record_received(&received);
+            self.buffer.extend(received);
+        }
+        let mut events = vec![];
+        while let Some(message) = self.buffer.pop_front() {
+            let parsed = (!needs_mark(&message)).then(|| ParsedMessage::parse(&message, &mut self.reader));
+            let event = match parsed {
+                Some(ParsedMessage::Event(event)) if self.context.places.problem_of(&event).is_none() => event,
+                Some(_) | None => {
+                    self.buffer.push_front(message);
+                    break;
+                }
+            };
+            messages.push((message, SettlementRule::ByOutcome));
+            events.push(event);
+        }
+        (!events.is_empty()).then_some(events)
     }
 
     async fn settle(&self, messages: &[(ReceivedMessage, SettleAction)]) -> Result<(), SessionCloseReason> {
@@ -382,6 +517,22 @@ impl<'a> HeldSession<'a> {
             () = self.lock_lost.cancelled() => {}
             () = self.stop.cancelled() => {}
         }
+    }
+}
+
+/// The messages that a held session receives while a batch is applied.
+struct SessionArrivals<'s, 'a> {
+    session: &'s mut HeldSession<'a>,
+    messages: &'s mut Vec<BatchMessage>,
+}
+
+impl Arrivals for SessionArrivals<'_, '_> {
+    fn patience(&self) -> Duration {
+        ARRIVAL_WAIT
+    }
+
+    async fn next(&mut self, within: Duration) -> Option<Vec<DeliveredEvent>> {
+        self.session.next_arrivals(within, self.messages).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads a Service Bus message back into an event: the reverse of [`crate::publish::message`].
 //!
-//! A message that cannot be read must neither block its session nor get lost:
+//! A message that cannot be read, or nests deeper or is larger than [`input_limits`] allows, must neither block its session nor get lost:
 //! - foreign message, or broken envelope: it has no position in any order. It is dead-lettered, and the session continues.
 //! - readable envelope, unreadable body: the aggregate is parked at this event, as if the body were missing, and the message is also
 //!   dead-lettered, so that its bytes can be inspected.
@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use amqp::Message;
 use amqp::codec::ValueRef;
-use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf};
+use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf};
 
 use crate::envelope::{FORMAT, content_type, property};
 use crate::error_chain::error_chain;
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
+use crate::input_limits;
 use crate::stored::{ClaimCheckStore, claim_check};
 use crate::trace::TraceContext;
 use crate::view::{DeliveredEvent, EventBody, PositionKey};
@@ -140,11 +141,14 @@ pub async fn fetch_oversize_body(
 
 fn parse_document(kind: Option<&str>, bytes: Vec<u8>) -> Option<RawDocumentBuf> {
     match kind? {
-        content_type::BSON => RawDocumentBuf::from_bytes(bytes).ok(),
-        content_type::JSON => {
+        content_type::BSON => {
+            input_limits::bson_body(&bytes)?;
+            RawDocumentBuf::from_bytes(bytes).ok()
+        }
+        content_type::JSON if input_limits::is_json_size_allowed(&bytes) => {
             let json: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes).ok()?;
-            let parse_document = Document::try_from(json).ok()?;
-            RawDocumentBuf::try_from(&parse_document).ok()
+            let document = RawDocumentBuf::try_from(&Document::try_from(json).ok()?).ok()?;
+            input_limits::bson_body(document.as_bytes()).is_some().then_some(document)
         }
         _ => None,
     }
@@ -215,7 +219,7 @@ fn read_number(property: Option<ValueRef<'_>>, name: &'static str) -> Result<u64
 fn read_typed_value(property: Option<ValueRef<'_>>, name: &'static str) -> Result<Option<Bson>, UnreadableMessage> {
     let Some(property) = property else { return Ok(None) };
     let read = || {
-        let raw = RawDocument::from_bytes(property.as_binary()?).ok()?;
+        let raw = input_limits::bson_property(property.as_binary()?)?;
         Bson::try_from(raw.get("v").ok()??).ok()
     };
     read().map(Some).ok_or(UnreadableMessage::Property { name })

@@ -7,18 +7,21 @@
 //! Never abandons a single message: after a failure the whole session is closed unsettled and accepted again. Never starts a session's
 //! next transaction before the previous one is resolved.
 //!
-//! Reading order: [`message`] (bytes to event), `acceptor` (which sessions are held), `held_session` (one session from accept to close),
+//! Reading order: [`message`] (bytes to event), `known_places` (which events are ours), `acceptor` (which sessions are held), `held_session` (one session from accept to close),
 //! `batch` and `settle` (how each message is settled). Then `accept_permits` (accepts in flight), `slots` (sessions held), `budget` (bytes
-//! in flight), `renewal` (the lock), `backoff` (failing sessions) and `dead_letters` (the dead-letter queue).
+//! in flight), `renewal` (the lock), `backoff` (failing sessions), `attempt_marks` (events that end the pod) and `dead_letters`
+//! (the dead-letter queue).
 
 mod accept_permits;
 mod acceptor;
+mod attempt_marks;
 mod backoff;
 mod batch;
 mod budget;
 mod config;
 mod dead_letters;
 mod held_session;
+mod known_places;
 pub mod message;
 mod monitor;
 mod renewal;
@@ -27,5 +30,6 @@ mod slots;
 
 pub use acceptor::{SessionAcceptor, SessionDependencies};
 pub use config::{Config, InvalidSessionConfig};
+pub use known_places::KnownPlaces;
 pub use monitor::{SessionCounts, SessionMonitor, SessionProblem};
 pub use settle::dead_letter_reason;

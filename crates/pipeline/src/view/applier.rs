@@ -5,6 +5,7 @@
 //! [`contention`](super::contention).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use mongodb::Database;
 use tokio::task::JoinSet;
@@ -73,7 +74,7 @@ impl Applier {
             mode,
             models,
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
-            park_at_delivery: config.park_at_delivery.get(),
+            park_at_delivery: config.park_at_delivery.get().into(),
         };
         let store = TransactionStore { database, within: config.transaction_within };
         let runner = TransactionGroupRunner::new(&config, store, rules, counters.clone());
@@ -142,6 +143,11 @@ impl Handle {
     /// Whether applied events should carry their trace context.
     pub fn is_traced(&self) -> bool {
         self.context.runner.is_traced()
+    }
+
+    /// For the next transactions.
+    pub(crate) fn set_park_at_delivery(&self, delivery_count: u32) {
+        self.context.runner.rules().park_at_delivery.store(delivery_count, Relaxed);
     }
 
     pub fn counts(&self) -> ApplyCounts {

@@ -48,8 +48,8 @@ pub enum OnPoison {
     DeadLetter,
 }
 
-/// Half of 2,000, the maximum of Service Bus.
-const HALF_OF_MAX_DELIVERY_COUNT: u32 = 1000;
+/// Half of 10, the default of Service Bus; a pod sets half of what its subscription has.
+const HALF_OF_DEFAULT_DELIVERY_COUNT: u32 = 5;
 
 impl Default for Config {
     fn default() -> Self {
@@ -61,8 +61,8 @@ impl Default for Config {
             transaction_within: Duration::from_secs(20),
             retry_for: Duration::from_secs(30),
             gap_timeout: Duration::from_secs(10),
-            alone_at_delivery: 5,
-            park_at_delivery: NonZeroU32::new(HALF_OF_MAX_DELIVERY_COUNT).expect("1000 is not 0"),
+            alone_at_delivery: 3,
+            park_at_delivery: NonZeroU32::new(HALF_OF_DEFAULT_DELIVERY_COUNT).expect("5 is not 0"),
             on_poison: OnPoison::Park,
             first_sequence: 1,
         }

@@ -22,6 +22,8 @@ pub struct Cursor {
     pub position: Option<PositionKey>,
     /// The highest contiguous sequence; `None` without a sequence.
     pub sequence: Option<i64>,
+    /// Where the aggregate begins in this pipeline, if not with its first event: lower sequences were never applied.
+    pub first_sequence: Option<i64>,
     /// The `_id` of the event with that sequence; without a sequence, of the last event.
     pub event_id: Option<Bson>,
     /// Where the aggregate is parked, by read model.
@@ -71,7 +73,11 @@ pub enum SourceEvidence {
     First,
     /// With the cursor at sequence `cursor`: the source has exactly this event at its sequence, and the cursor's event at the cursor's.
     Same { cursor: i64 },
-    /// At least one of them is another event.
+    /// It has this event, and another one or none in place of the cursor's.
+    EventOnly { cursor: i64 },
+    /// It has the cursor's event, and another one or none in place of this one.
+    CursorOnly { cursor: i64 },
+    /// It has neither.
     Different { cursor: i64 },
 }
 
@@ -96,7 +102,7 @@ pub enum CursorDecision {
 pub enum SourceQuestion {
     /// No cursor, and a sequence above the first: does the source have earlier events?
     IsFirst { sequence: i64 },
-    /// A lower sequence at a higher position: did a snapshot read it before, or is it another event?
+    /// A lower sequence at a higher position: did a snapshot read it before, or is it another event? Or a higher one at a lower position.
     SeenBefore { sequence: i64, cursor: i64, cursor_event: Option<Bson> },
 }
 
@@ -134,9 +140,10 @@ struct SequencedEvent<'a> {
 
 impl SequencedEvent<'_> {
     fn decide(&self) -> CursorDecision {
-        // First: a late message is a duplicate whatever its sequence says.
-        if self.lies_behind() {
-            return CursorDecision::Duplicate;
+        if self.lies_behind()
+            && let Some(decision) = self.decide_behind()
+        {
+            return decision;
         }
         if self.sequence > self.at {
             // With filtered types every higher sequence is next, as the missing ones may be filtered.
@@ -144,30 +151,63 @@ impl SequencedEvent<'_> {
             let gap = CursorDecision::Gap { from: self.at.saturating_add(1), to: self.sequence - 1 };
             return if next { CursorDecision::Next } else { gap };
         }
-        if self.is_the_cursors_own() || !self.is_higher() {
+        // A snapshot gives all its events one position, so that it does not tell two events with one sequence apart.
+        let is_second = self.sequence == self.at && self.event.position.is_some_and(|it| Some(it) == self.cursor.position.as_ref());
+        if self.is_the_cursors_own() || (!self.is_higher() && !is_second) {
             return CursorDecision::Duplicate;
         }
-        // Same sequence, another event: no question to the source can make it a duplicate.
-        if self.sequence == self.at {
+        // Same sequence, another event: no question to the source can make it a duplicate. Nor can it for one from before the beginning, which
+        // was committed after it.
+        if self.sequence == self.at || self.cursor.first_sequence.is_some_and(|first| self.sequence < first) {
             return CursorDecision::Regressed;
         }
-        match self.event.evidence {
-            // Evidence counts only if the cursor has not moved since the question.
-            Some(SourceEvidence::Same { cursor }) if cursor == self.at => CursorDecision::Duplicate,
-            Some(SourceEvidence::Different { cursor }) if cursor == self.at => CursorDecision::Regressed,
-            Some(SourceEvidence::First | SourceEvidence::Same { .. } | SourceEvidence::Different { .. }) | None => {
-                let cursor_event = self.cursor.event_id.clone();
-                CursorDecision::AskSource(SourceQuestion::SeenBefore {
-                    sequence: self.sequence,
-                    cursor: self.at,
-                    cursor_event,
-                })
-            }
+        match self.current_evidence() {
+            Some(SourceEvidence::Same { .. }) => CursorDecision::Duplicate,
+            Some(
+                SourceEvidence::First
+                | SourceEvidence::EventOnly { .. }
+                | SourceEvidence::CursorOnly { .. }
+                | SourceEvidence::Different { .. },
+            ) => CursorDecision::Regressed,
+            None => self.ask(),
         }
     }
 
-    /// Committed before the cursor's event, in the same epoch: a late message, whatever its sequence. (The sequence may be higher if the
-    /// aggregate was recreated.)
+    /// An event behind the cursor's position. `None`: the position proves nothing, and the sequence decides.
+    ///
+    /// With a lower sequence it is a late message. With a higher one it is a late message of an aggregate that was recreated since; or the
+    /// source commits sequences out of order; or the position of the cursor is wrong, because it is from a forged message. Only the source can
+    /// tell: what it holds above the cursor's sequence was not applied.
+    fn decide_behind(&self) -> Option<CursorDecision> {
+        if self.sequence < self.at || self.is_the_cursors_own() {
+            return Some(CursorDecision::Duplicate);
+        }
+        match self.current_evidence() {
+            Some(SourceEvidence::Same { .. } | SourceEvidence::EventOnly { .. }) if self.sequence > self.at => None,
+            // The read was recent enough to see the cursor's event, which was committed later.
+            Some(SourceEvidence::CursorOnly { .. }) => Some(CursorDecision::Duplicate),
+            Some(_) => Some(CursorDecision::Regressed),
+            None => Some(self.ask()),
+        }
+    }
+
+    /// Evidence counts only if the cursor has not moved since the question.
+    fn current_evidence(&self) -> Option<SourceEvidence> {
+        self.event.evidence.filter(|evidence| match evidence {
+            SourceEvidence::First => false,
+            SourceEvidence::Same { cursor }
+            | SourceEvidence::EventOnly { cursor }
+            | SourceEvidence::CursorOnly { cursor }
+            | SourceEvidence::Different { cursor } => *cursor == self.at,
+        })
+    }
+
+    fn ask(&self) -> CursorDecision {
+        let cursor_event = self.cursor.event_id.clone();
+        CursorDecision::AskSource(SourceQuestion::SeenBefore { sequence: self.sequence, cursor: self.at, cursor_event })
+    }
+
+    /// Committed before the cursor's event, in the same epoch.
     fn lies_behind(&self) -> bool {
         match (&self.cursor.position, self.event.position) {
             (Some(at), Some(position)) => position.epoch == at.epoch && position.key < at.key,

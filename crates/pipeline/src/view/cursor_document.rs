@@ -62,10 +62,8 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
     };
     let event_id = Some(fields.value("eventId")?).filter(|id| *id != Bson::Null);
     let document_deleted = document.get_bool(DELETED_FIELD).unwrap_or(false);
-    Ok((
-        identity,
-        Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked, document_deleted },
-    ))
+    let (sequence, first_sequence) = (fields.optional_number("sequence")?, fields.optional_number("firstSequence")?);
+    Ok((identity, Cursor { position, sequence, first_sequence, event_id, parked, document_deleted }))
 }
 
 /// The optional fields that a stored cursor has.
@@ -126,6 +124,9 @@ fn write_fields(cursor: &Cursor, out: &mut BsonWriter) {
     }
     if let Some(sequence) = cursor.sequence {
         out.write_value(cstr!("sequence"), RawBsonRef::Int64(sequence));
+    }
+    if let Some(first) = cursor.first_sequence {
+        out.write_value(cstr!("firstSequence"), RawBsonRef::Int64(first));
     }
     let event_id = cursor.event_id.as_ref().unwrap_or(&Bson::Null);
     // Only compared for identity, so a value that BSON cannot hold may be null.

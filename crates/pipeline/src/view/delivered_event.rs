@@ -34,6 +34,11 @@ pub struct DeliveredEvent {
     pub trace: Option<TraceContext>,
 }
 
+impl DeliveredEvent {
+    /// A delivery count with which an event is parked untried, whatever the limit of the subscription.
+    pub const PARK_UNTRIED: u32 = u32::MAX;
+}
+
 /// Where the document of the event is.
 #[derive(Clone)]
 pub enum EventBody {

@@ -5,7 +5,8 @@
 //! together: that makes the effect exactly once. (For the first event of an aggregate no cursor is read; its insert fails if there is one.)
 //! Exactly-once depends on nothing else: not on the session lock, not on duplicate detection, not on the leader.
 //!
-//! Never settles a message. Only [`SourceEventReader`] reads the source, and only if events are missing or in doubt.
+//! Never settles a message. Only [`SourceEventReader`] reads the source, and only if events are missing or in doubt; and [`SourceDocuments`] for a
+//! replay.
 //!
 //! Reading order:
 //! 1. What is applied: [`DeliveredEvent`] (the event), [`cursor`](decide) (next, duplicate, gap or regressed), `plan` (what a transaction
@@ -13,7 +14,7 @@
 //! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template`, `event_path`, `update_operators` and `value_position`
 //!    (event values stay data), `statement`, `commands`.
-//! 4. What cannot be applied: `parked`, and `source_event_reader` for gaps.
+//! 4. What cannot be applied: `parked`, `source_documents` for its replay, and `source_event_reader` for gaps.
 //! 5. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
 
 mod applier;
@@ -35,6 +36,7 @@ mod plan;
 mod prepare;
 mod projection;
 mod read_model;
+mod source_documents;
 mod source_event_reader;
 mod statement;
 mod template;
@@ -49,7 +51,7 @@ pub use crate::stored::Identity;
 pub use crate::stored::cursors::{CURSORS, DELETED_FIELD, application_name};
 pub use applier::{Applier, ApplierSetup, Handle};
 pub use applier_config::{Config, OnPoison};
-pub use contention::{AppliedBatch, BatchEnd, SessionApplier};
+pub use contention::{AppliedBatch, Arrivals, BatchEnd, SessionApplier};
 pub use counters::{ApplyCounts, ReadModelCounts};
 pub use cursor::{
     Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
@@ -63,6 +65,7 @@ pub use plan::ApplyOutcome;
 pub use prepare::prepare;
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
 pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
+pub use source_documents::SourceDocuments;
 pub use source_event_reader::SourceEventReader;
 
 /// The collection of parked events, in the read-model database.

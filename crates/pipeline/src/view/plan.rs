@@ -5,13 +5,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use mongodb::bson::{DateTime, RawDocumentBuf};
 
-use super::cursor::{Cursor, CursorDecision, EventFacts, OrderingMode, SourceEvidence, SourceQuestion, decide};
+use super::cursor::{
+    Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
+};
 use super::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_document, cursor_statement};
-use super::delivered_event::{DeliveredEvent, EventBody};
+use super::delivered_event::{DeliveredEvent, EventBody, PositionKey};
 use super::identity::Identity;
 use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
 use super::projection::{self, Projection, ProjectionEvent};
@@ -27,7 +30,7 @@ pub(super) struct PendingEvent {
     pub(super) event: Arc<DeliveredEvent>,
     pub(super) identity: Identity,
     pub(super) evidence: Option<SourceEvidence>,
-    /// The source does not have the events before it: it is parked.
+    /// The source does not have the events before it, or must not be asked: it is parked.
     pub(super) is_unhealable: bool,
     /// Expected number of statements; at least one, as every event takes part in the group limits.
     pub(super) expected_statements: usize,
@@ -75,7 +78,8 @@ pub(super) struct ApplyRules {
     pub(super) mode: OrderingMode,
     pub(super) models: Vec<Arc<dyn Projection>>,
     pub(super) dead_letter_poison: bool,
-    pub(super) park_at_delivery: u32,
+    /// Changes with the subscription.
+    pub(super) park_at_delivery: AtomicU32,
 }
 
 impl ApplyRules {
@@ -86,6 +90,26 @@ impl ApplyRules {
         !self.naming.by_collection
             && event.sequence.is_some_and(|sequence| sequence <= first)
             && event.delivery_count == 0
+    }
+}
+
+impl ApplyRules {
+    /// What an operator must know before a retry.
+    fn park_detail(&self, reason: ParkReason, cursor: Option<&PositionKey>, event: &DeliveredEvent) -> String {
+        let is_behind = cursor.zip(event.position.as_ref()).is_some_and(|(cursor, position)| position < cursor);
+        if reason == ParkReason::DeadLettered && self.mode == OrderingMode::Position && is_behind {
+            return "later events are applied; without a sequence it is unknown if this one is too: a retry may apply it twice"
+                .to_owned();
+        }
+        String::new()
+    }
+
+    /// The sequence with which an aggregate begins in a pipeline that did not start at the beginning; `None` for its first event.
+    fn beginning_at(&self, event: &DeliveredEvent) -> Option<i64> {
+        match self.mode {
+            OrderingMode::Sequence { start: PipelineStart::Now, first, .. } => event.sequence.filter(|it| *it > first),
+            OrderingMode::Sequence { start: PipelineStart::Beginning, .. } | OrderingMode::Position => None,
+        }
     }
 }
 
@@ -200,9 +224,10 @@ impl<'a> TransactionPlanner<'a> {
         }
         // Without a sequence the gap went unnoticed, and later events may be applied already.
         if event.dead_lettered && self.rules.mode == OrderingMode::Position {
-            let parked = state.cursor.iter().flat_map(|cursor| cursor.parked.values());
-            let is_queued_already = parked.flat_map(|entry| &entry.dead_letter_ids).any(|id| *id == event.message_id);
-            decision = if is_queued_already { CursorDecision::Duplicate } else { CursorDecision::Next };
+            decision = match state.cursor.as_ref().is_some_and(|cursor| is_resolved_dead_letter(cursor, event)) {
+                true => CursorDecision::Duplicate,
+                false => CursorDecision::Next,
+            };
         }
         match decision {
             CursorDecision::Next => self.apply_or_park(index, pending, state, self.park_reason(event)),
@@ -236,7 +261,7 @@ impl<'a> TransactionPlanner<'a> {
             EventBody::Marker(_) => Some(ParkReason::Marker),
             EventBody::Oversize(_) => Some(ParkReason::NoBody),
             EventBody::Document(_) if event.dead_lettered => Some(ParkReason::DeadLettered),
-            EventBody::Document(_) if event.delivery_count >= self.rules.park_at_delivery => {
+            EventBody::Document(_) if event.delivery_count >= self.rules.park_at_delivery.load(Relaxed) => {
                 Some(ParkReason::DeliveryCount)
             }
             EventBody::Document(_) => None,
@@ -252,7 +277,9 @@ impl<'a> TransactionPlanner<'a> {
         park_reason: Option<ParkReason>,
     ) -> PlannedOutcome {
         let event = &*pending.event;
+        let first_sequence = state.cursor.is_none().then(|| self.rules.beginning_at(event)).flatten();
         let cursor = state.cursor.get_or_insert_default();
+        cursor.first_sequence = cursor.first_sequence.or(first_sequence);
         let mut is_poison = false;
         let mut is_queued = false;
         for (number, model) in self.rules.models.iter().enumerate() {
@@ -266,7 +293,8 @@ impl<'a> TransactionPlanner<'a> {
             // Checked per model: the aggregate may be parked in one and current in another.
             let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
             // An aggregate that is parked already only queues; its reason stays that of the first event.
-            let refused = if is_parked { None } else { park_reason.map(|reason| (reason, String::new())) };
+            let with_detail = |reason| (reason, self.rules.park_detail(reason, cursor.position.as_ref(), event));
+            let refused = if is_parked { None } else { park_reason.map(with_detail) };
             let refused = match refused {
                 None if !is_parked => {
                     self.add_statements(origin, event).err().map(|detail| (ParkReason::Poison, detail))
@@ -356,11 +384,13 @@ impl PendingEvent {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
         let expected_statements = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
         let submitted_at = wall_clock();
+        // Reading the missing events may be what ends the pod.
+        let is_unhealable = event.delivery_count == DeliveredEvent::PARK_UNTRIED;
         Self {
             event: Arc::new(event),
             identity,
             evidence: None,
-            is_unhealable: false,
+            is_unhealable,
             expected_statements,
             submitted_at,
         }
@@ -370,6 +400,14 @@ impl PendingEvent {
         let DeliveredEvent { position, sequence, key, .. } = &*self.event;
         EventFacts { position: position.as_ref(), sequence: *sequence, key, evidence: self.evidence }
     }
+}
+
+/// Without a sequence: whether a dead letter is certainly applied, or queued.
+fn is_resolved_dead_letter(cursor: &Cursor, event: &DeliveredEvent) -> bool {
+    let mut queued = cursor.parked.values().flat_map(|entry| &entry.dead_letter_ids);
+    // A position belongs to one event of an aggregate. A lower one proves nothing: the bus may have passed the event over.
+    let is_last = event.position.is_some() && cursor.position == event.position;
+    is_last || queued.any(|id| *id == event.message_id)
 }
 
 fn new_parked_entry(reason: ParkReason, detail: String, event: &DeliveredEvent, now: DateTime) -> ParkedEntry {

@@ -16,16 +16,25 @@ use crate::event::{AggregateId, Namespace, Operation, Term};
 use crate::source::SourceConfig;
 
 /// Events per page; a longer gap is healed page by page.
-const PAGE_EVENTS: i64 = 500;
+const PAGE_EVENTS: usize = 500;
+/// Most gaps are short.
+const BATCH_EVENTS: u32 = 100;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// The events of a source with a sequence.
 #[derive(Clone, Debug)]
 pub struct SourceEventReader {
     collections: Vec<(Arc<Namespace>, Collection<RawDocumentBuf>)>,
-    aggregate: String,
-    sequence: String,
+    aggregate: SourceField,
+    sequence: SourceField,
     event_type: Option<EventPath>,
+}
+
+/// A field as a query names it, and as a document is searched for it.
+#[derive(Clone, Debug)]
+struct SourceField {
+    name: String,
+    path: Option<EventPath>,
 }
 
 impl SourceEventReader {
@@ -41,8 +50,8 @@ impl SourceEventReader {
         };
         Some(Self {
             collections: source.namespaces().into_iter().map(opened).collect(),
-            aggregate: source.aggregate_id.clone(),
-            sequence: source.sequence.clone()?,
+            aggregate: SourceField::new(&source.aggregate_id),
+            sequence: SourceField::new(source.sequence.as_ref()?),
             event_type: EventPath::from_field(&source.event_type),
         })
     }
@@ -57,14 +66,14 @@ impl SourceEventReader {
         self.read_page(aggregate, doc! { "$gte": from, "$lte": to }).await
     }
 
-    /// The first page of events below this sequence, lowest first.
-    pub(super) async fn read_below(
+    /// The first page of events up to this sequence, lowest first.
+    pub(super) async fn read_up_to(
         &self,
         aggregate: &AggregateId,
         sequence: i64,
     ) -> Result<Vec<DeliveredEvent>, Error> {
         // The lower bound excludes BSON types that sort before all numbers.
-        self.read_page(aggregate, doc! { "$gte": i64::MIN, "$lt": sequence }).await
+        self.read_page(aggregate, doc! { "$gte": i64::MIN, "$lte": sequence }).await
     }
 
     /// The `_id`s of all events with this sequence.
@@ -73,26 +82,17 @@ impl SourceEventReader {
         for (namespace, collection) in &self.collections {
             let failed = source_error("look up event", namespace);
             let filter = self.filter(aggregate, doc! { "$eq": sequence });
-            // Two are enough to see that a sequence is not unique.
-            let query = collection.find(filter).projection(doc! { "_id": 1 }).limit(2);
+            let query = collection.find(filter).projection(self.id_projection());
             let mut found = query.await.map_err(&failed)?;
-            while found.advance().await.map_err(&failed)? {
-                ids.extend(value_at(found.current(), "_id").map(|id| Identity::of(&id)));
+            // Two are enough to see that a sequence is not unique.
+            while ids.len() < 2 && found.advance().await.map_err(&failed)? {
+                let document = found.current();
+                if self.is_of(aggregate, document) {
+                    ids.extend(value_at(document, "_id").map(|id| Identity::of(&id)));
+                }
             }
         }
         Ok(ids)
-    }
-
-    /// The document of an event, for a replay without a stored body.
-    pub(super) async fn read_document(
-        &self,
-        namespace: &Namespace,
-        key: &Bson,
-    ) -> Result<Option<RawDocumentBuf>, Error> {
-        let found = self.collections.iter().find(|(known, _)| **known == *namespace);
-        let Some((namespace, collection)) = found else { return Ok(None) };
-        let query = collection.find_one(doc! { "_id": { "$eq": key.clone() } });
-        query.await.map_err(source_error("look up event", namespace))
     }
 
     async fn read_page(&self, aggregate: &AggregateId, numbers: Document) -> Result<Vec<DeliveredEvent>, Error> {
@@ -100,23 +100,43 @@ impl SourceEventReader {
         for (namespace, collection) in &self.collections {
             let failed = source_error("read missing events", namespace);
             let filter = self.filter(aggregate, numbers.clone());
-            let query = collection.find(filter).sort(doc! { self.sequence.as_str(): 1 }).limit(PAGE_EVENTS);
+            let query = collection.find(filter).sort(doc! { self.sequence.name.as_str(): 1 }).batch_size(BATCH_EVENTS);
             let mut found = query.await.map_err(&failed)?;
-            let mut bytes = 0;
+            let (mut bytes, mut events) = (0, 0);
             // Stops early on large events; the gap is then healed with the next page.
-            while bytes < PAGE_BYTES && found.advance().await.map_err(&failed)? {
-                bytes += found.current().as_bytes().len();
-                page.extend(self.to_event(namespace, aggregate, found.current()));
+            while bytes < PAGE_BYTES && events < PAGE_EVENTS && found.advance().await.map_err(&failed)? {
+                let document = found.current();
+                if self.is_of(aggregate, document) {
+                    (bytes, events) = (bytes + document.as_bytes().len(), events + 1);
+                    page.extend(self.to_event(namespace, aggregate, document));
+                }
             }
         }
         // Each collection returns its lowest events, so the merged page has the lowest of all.
         page.sort_by_key(|event: &DeliveredEvent| event.sequence);
-        page.truncate(usize::try_from(PAGE_EVENTS).expect("500 is not negative"));
+        page.truncate(PAGE_EVENTS);
         Ok(page)
     }
 
     fn filter(&self, aggregate: &AggregateId, numbers: Document) -> Document {
-        doc! { self.aggregate.as_str(): { "$eq": aggregate.value().clone() }, self.sequence.as_str(): numbers }
+        let (aggregate_id, sequence) = (self.aggregate.name.as_str(), self.sequence.name.as_str());
+        doc! { aggregate_id: { "$eq": aggregate.value().clone() }, sequence: numbers }
+    }
+
+    fn id_projection(&self) -> Document {
+        match self.aggregate.name.as_str() {
+            // A part of the `_id` cannot be named beside it.
+            name if name == "_id" || name.starts_with("_id.") => doc! { "_id": 1 },
+            name => doc! { "_id": 1, name: 1 },
+        }
+    }
+
+    /// The filter alone is not enough: with a collation of the collection it also matches other aggregates, and in any collection an array that
+    /// contains the id. A query with the simple collation could not use the index.
+    fn is_of(&self, aggregate: &AggregateId, document: &RawDocument) -> bool {
+        let found = self.aggregate.path.as_ref().and_then(|path| path.find(document));
+        let found = found.and_then(|found| Bson::try_from(found.as_ref()).ok());
+        found.is_some_and(|found| Identity::of(&found) == Identity::of(aggregate.value()))
     }
 
     fn to_event(
@@ -133,7 +153,7 @@ impl SourceEventReader {
             aggregate: aggregate.clone(),
             key: value_at(document, "_id")?,
             event_type: event_type.and_then(|found| found.as_ref().as_str().map(str::to_owned)),
-            sequence: Some(as_integer(EventPath::from_field(&self.sequence)?.find(document)?.as_ref())?),
+            sequence: Some(as_integer(self.sequence.path.as_ref()?.find(document)?.as_ref())?),
             position: None,
             term: Term::new(0),
             body: EventBody::Document(document.to_owned()),
@@ -142,6 +162,12 @@ impl SourceEventReader {
             dead_lettered: false,
             trace: None,
         })
+    }
+}
+
+impl SourceField {
+    fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), path: EventPath::from_field(name) }
     }
 }
 

@@ -6,6 +6,27 @@ use pipeline::consumer::ConsumerState;
 use crate::fixture::*;
 
 #[tokio::test]
+async fn a_gap_waits_for_the_event_that_arrives_next() {
+    let mut fixture = SessionFixture::start().await;
+    // The source has none of the events.
+    fixture.source.sequence = Some("n".into());
+    let sequenced = |number: i64, token: i64| pipeline::event::ChangeEvent {
+        sequence: Some(number),
+        token: event("order-0", token).token,
+        ..event("order-0", number)
+    };
+    fixture.publish(&[sequenced(1, 1), sequenced(3, 2)]).await;
+    let consumer = fixture.consume(sessions(1));
+    consumer.wait_until("the event after the gap", |counts, _| counts.sessions.received == 2).await;
+    fixture.publish(&[sequenced(4, 3), sequenced(2, 4)]).await;
+    let events: Vec<_> = (1..=4).map(|number| event("order-0", number)).collect();
+    fixture.assert_applied(&events).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 4).await;
+    assert_eq!((fixture.parked("order-0").await, consumer.counts().events.gaps_healed), (None, 0));
+    consumer.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn every_event_takes_effect_once_and_in_order() {
     let fixture = SessionFixture::start().await;
     let events = events(3_000, 20);

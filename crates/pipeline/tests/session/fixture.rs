@@ -28,6 +28,9 @@ use tokio_util::sync::CancellationToken;
 /// Upper bound for a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
+/// The maximum of Service Bus, which `topology apply` sets.
+const MAX_DELIVERY_COUNT: u16 = 2_000;
+
 pub(crate) const TOPIC: &str = "events";
 pub(crate) const SUBSCRIPTION: &str = "read-models";
 pub(crate) const SUBSCRIPTION_PATH: &str = "events/Subscriptions/read-models";
@@ -51,7 +54,7 @@ impl SessionFixture {
         let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), StorageLocation::Ephemeral);
         let mut subscription = SubscriptionDescription::default();
         subscription.egress.requires_session = true;
-        subscription.egress.max_delivery_count = 2_000;
+        subscription.egress.max_delivery_count = MAX_DELIVERY_COUNT;
         set(&mut subscription.egress);
         config.entities = vec![
             (TOPIC.to_owned(), EntityDefinition::Topic(TopicDescription::default())),
@@ -280,7 +283,7 @@ pub(crate) fn sessions(count: usize) -> Config {
     let mut config = Config::default();
     config.session.max_concurrent_sessions = NonZeroUsize::new(count).unwrap();
     config.session.connections = NonZeroUsize::new(count.min(2)).unwrap();
-    config
+    config.with_max_delivery_count(MAX_DELIVERY_COUNT.into())
 }
 
 pub(crate) fn encoder() -> Encoder {

@@ -1,5 +1,6 @@
 //! Sessions and the consumer with a real broker and a real mongod.
 
+mod attempt_marks;
 mod delivery;
 mod failpoints;
 mod fixture;

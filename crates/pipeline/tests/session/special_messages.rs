@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::envelope::property;
-use pipeline::event::{ChangeEvent, Epoch, Term};
+use pipeline::event::{ChangeEvent, Epoch, Namespace, ResumeToken, Term};
 use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
 use pipeline::publish::{BodyFormat, SessionMapping};
 use servicebus::{EncodedMessage, Message};
@@ -132,6 +132,61 @@ async fn an_unreadable_body_parks_its_aggregate_and_is_dead_lettered() {
     consumer.stop().await.unwrap();
 }
 
+/// So many levels of documents, as BSON.
+fn nested(levels: usize) -> RawDocumentBuf {
+    let mut document = RawDocumentBuf::new();
+    for _ in 1..levels {
+        let mut outer = RawDocumentBuf::new();
+        outer.append(mongodb::bson::cstr!("v"), document);
+        document = outer;
+    }
+    document
+}
+
+#[tokio::test]
+async fn an_aggregate_id_nested_2000_levels_stops_no_pod() {
+    let fixture = SessionFixture::start().await;
+    let events = events(3, 1);
+    let mut encoder = encoder();
+    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
+    let whole = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
+    let mut buffer = bytes::BytesMut::new();
+    amqp::message::MessageWriter::new(&mut buffer)
+        .message_annotations_over(whole.message_annotations(), &[], |_| {})
+        .properties(&whole.properties().unwrap())
+        .application_properties_over(whole.application_properties(), &[property::AGGREGATE], |map| {
+            amqp::codec::encode::binary(map.string(property::AGGREGATE), nested(2_000).as_bytes());
+        })
+        .data(events[1].document.as_bytes());
+    messages[1] = EncodedMessage::message(buffer.freeze());
+    fixture.send(messages).await;
+    let consumer = fixture.consume(sessions(1));
+    consumer
+        .wait_until("the dead letter to be deferred", |counts, _| {
+            counts.sessions.unreadable == 1 && counts.sessions.dead_letters_deferred == 1
+        })
+        .await;
+    fixture.assert_applied(&[events[0].clone(), events[2].clone()]).await;
+    consumer.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_body_nested_too_deep_parks_its_aggregate() {
+    let fixture = SessionFixture::start().await;
+    let mut events = events(3, 1);
+    events[1].document = nested(2_000);
+    fixture.publish(&events).await;
+    let consumer = fixture.consume(sessions(1));
+    consumer
+        .wait_until("the dead letter to be deferred", |counts, _| {
+            counts.sessions.settled == 3 && counts.sessions.dead_letters_deferred == 1
+        })
+        .await;
+    assert_eq!(fixture.parked("order-0").await, Some(("no_body".to_owned(), 2)));
+    assert_eq!(fixture.applied_numbers().await["order-0"], [1]);
+    consumer.stop().await.unwrap();
+}
+
 /// The same envelope with a body that is no document.
 fn broken(message: bytes::Bytes) -> bytes::Bytes {
     let message = amqp::Message::parse(message).unwrap();
@@ -144,19 +199,85 @@ fn broken(message: bytes::Bytes) -> bytes::Bytes {
     buffer.freeze()
 }
 
-/// A gap in the sequence is healed from the source, also for events from the bus.
-#[tokio::test]
-async fn a_sequence_gap_on_the_bus_is_healed_from_the_source() {
-    let mut fixture = SessionFixture::start().await;
+/// With a sequence, and a source that has these events.
+async fn sequenced(fixture: &mut SessionFixture, count: i64) -> Vec<ChangeEvent> {
     fixture.source.sequence = Some("n".into());
-    let numbered = |number: i64| ChangeEvent { sequence: Some(number), ..event("order-0", number) };
-    let events: Vec<_> = (1..=10).map(numbered).collect();
+    let events: Vec<_> =
+        (1..=count).map(|number| ChangeEvent { sequence: Some(number), ..event("order-0", number) }).collect();
     let documents = events.iter().map(|event| {
         let mut document = Document::try_from(&*event.document).unwrap();
         document.insert("_id", event.key.clone());
         document
     });
     fixture.source_database.collection::<Document>("events").insert_many(documents).await.unwrap();
+    events
+}
+
+/// Higher than the token of any event.
+fn at_the_end(event: ChangeEvent) -> ChangeEvent {
+    ChangeEvent { token: ResumeToken::try_from(doc! { "_data": "82FFFFFFFFFF" }).unwrap(), ..event }
+}
+
+/// Sends the forged messages between real ones: all real events are applied, and the forged ones are dead-lettered.
+async fn assert_moves_no_cursor(fixture: &SessionFixture, forged: Vec<EncodedMessage>, events: &[ChangeEvent]) {
+    let count = forged.len() as u64;
+    fixture.publish(&events[..1]).await;
+    fixture.send(forged).await;
+    fixture.publish(&events[1..]).await;
+    let consumer = fixture.consume(sessions(1));
+    fixture.assert_applied(events).await;
+    consumer
+        .wait_until("the forged messages to be deferred", |counts, _| {
+            counts.sessions.unreadable == count && counts.sessions.dead_letters_deferred == count
+        })
+        .await;
+    consumer.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_without_a_sequence_moves_no_cursor() {
+    let mut fixture = SessionFixture::start().await;
+    let events = sequenced(&mut fixture, 6).await;
+    let forged = at_the_end(event("order-0", 99));
+    let forged = encode(&mut encoder(), &forged, BodyLocation::Inline);
+    assert_moves_no_cursor(&fixture, vec![forged], &events).await;
+}
+
+#[tokio::test]
+async fn a_message_of_an_unknown_collection_moves_no_cursor() {
+    let fixture = SessionFixture::start().await;
+    let events = events(6, 1);
+    let forged = at_the_end(event("order-0", 99));
+    let forged = ChangeEvent { namespace: std::sync::Arc::new(Namespace::new("shop", "others")), ..forged };
+    let forged = encode(&mut encoder(), &forged, BodyLocation::Inline);
+    assert_moves_no_cursor(&fixture, vec![forged], &events).await;
+}
+
+#[tokio::test]
+async fn a_message_of_an_unknown_epoch_moves_no_cursor() {
+    let fixture = SessionFixture::start().await;
+    let events = events(6, 1);
+    let in_epoch = |epoch: u64, number: i64| {
+        let mut encoder = Encoder::new(BodyFormat::Bson, SessionMapping::Aggregate, Epoch::new(epoch), Term::new(1));
+        encode(&mut encoder, &event("order-0", number), BodyLocation::Inline)
+    };
+    assert_moves_no_cursor(&fixture, vec![in_epoch(7, 97), in_epoch(0, 98)], &events).await;
+    // The same epoch once the checkpoint has reached it.
+    let checkpoints = fixture.coordination.collection::<Document>("checkpoints");
+    checkpoints.insert_one(doc! { "_id": "shop", "epoch": 7_i64 }).await.unwrap();
+    fixture.send(vec![in_epoch(7, 99)]).await;
+    let consumer = fixture.consume(sessions(1));
+    let mut all = events.clone();
+    all.push(event("order-0", 99));
+    fixture.assert_applied(&all).await;
+    consumer.stop().await.unwrap();
+}
+
+/// A gap in the sequence is healed from the source, also for events from the bus.
+#[tokio::test]
+async fn a_sequence_gap_on_the_bus_is_healed_from_the_source() {
+    let mut fixture = SessionFixture::start().await;
+    let events = sequenced(&mut fixture, 10).await;
     let sent: Vec<_> = events.iter().filter(|event| ![4, 5].contains(&event.sequence.unwrap())).cloned().collect();
     fixture.publish(&sent).await;
     let consumer = fixture.consume(sessions(1));

@@ -10,8 +10,8 @@ use pipeline::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use pipeline::source::SourceConfig;
 use pipeline::view::{
     AppliedBatch, Applier, ApplierSetup, ApplyOutcome, BatchEnd, Config, DeliveredEvent, EventBody, Handle,
-    OrderingMode, ParkedStore, PipelineStart, PositionKey, Projection, ReadModel, SessionApplier, SourceEventReader,
-    prepare,
+    OrderingMode, ParkedStore, PipelineStart, PositionKey, Projection, ReadModel, SessionApplier, SourceDocuments,
+    SourceEventReader, prepare,
 };
 use serde_json::{Value, json};
 use testkit::mongo::{ScratchDatabase, shared};
@@ -65,8 +65,7 @@ impl ViewFixture {
     }
 
     pub(crate) fn history(&self) -> SourceEventReader {
-        let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
-        SourceEventReader::new(&self.source, &source).unwrap()
+        SourceEventReader::new(&self.source, &source_config()).unwrap()
     }
 
     pub(crate) fn pod(&self) -> TestApplier {
@@ -93,7 +92,7 @@ impl ViewFixture {
     }
 
     pub(crate) fn parked_store(&self) -> ParkedStore {
-        ParkedStore::new((*self.views).clone(), "shop", false, self.models.clone(), Some(self.history()))
+        ParkedStore::new((*self.views).clone(), "shop", false, self.models.clone(), Some(SourceDocuments::new(&self.source, &source_config())))
     }
 
     pub(crate) async fn write_source(&self, events: &[Document]) {
@@ -175,6 +174,10 @@ pub(crate) fn shop_models() -> Value {
             }
         }
     })
+}
+
+fn source_config() -> SourceConfig {
+    SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") }
 }
 
 /// An event as stored in the source.

@@ -2,9 +2,10 @@
 
 use mongodb::bson::{Document, doc};
 use pipeline::view::{ApplyOutcome, DeliveredEvent, OrderingMode, ParkReason, PipelineStart};
+use testkit::wait::wait_for;
 
 use crate::expected_fold::{day, fold, plain};
-use crate::fixture::{ViewFixture, all_delivered, delivered, event, position};
+use crate::fixture::{ViewFixture, all_delivered, complete, delivered, event, position};
 
 async fn reasons(fixture: &ViewFixture) -> Vec<ParkReason> {
     fixture.parked_store().list(10).await.unwrap().into_iter().map(|waiting| waiting.parked.reason).collect()
@@ -38,6 +39,72 @@ async fn a_long_gap_is_healed_page_by_page() {
     assert_eq!(pod.apply(vec![all[0].clone(), all[1298].clone()]).await, [ApplyOutcome::Applied; 2]);
     assert_eq!(plain(fixture.view("orders").await), plain(fold(&events[..1299]).0));
     assert_eq!(pod.handle.counts().gaps_healed, 1);
+}
+
+#[tokio::test]
+async fn events_committed_out_of_order_need_no_source() {
+    let fixture = ViewFixture::shop("out_of_order").await;
+    let pod = fixture.pod();
+    let events = day(1, 12);
+    // the positions are in the order of the commits, the sequences are not; the source has none of them
+    let order = [2, 0, 1, 5, 4, 3, 6, 9, 10, 11, 7, 8];
+    let committed: Vec<DeliveredEvent> =
+        order.iter().zip(1..).map(|(event, token)| delivered(&events[*event], token)).collect();
+    let mut applier = pod.session_applier();
+    for batch in committed.chunks(6) {
+        assert_eq!(complete(applier.apply(batch.to_vec()).await), [ApplyOutcome::Applied; 6]);
+    }
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
+    assert_eq!(pod.handle.counts().gaps_healed, 0);
+    // a redelivered one is still a duplicate, which only the source can tell
+    fixture.write_source(&events).await;
+    assert_eq!(pod.apply(committed).await, [ApplyOutcome::Duplicate; 12]);
+}
+
+#[tokio::test]
+async fn a_wrong_cursor_position_hides_no_later_event() {
+    let fixture = ViewFixture::shop("forged_position").await;
+    let pod = fixture.pod();
+    let events = day(1, 5);
+    fixture.write_source(&events).await;
+    let mut all = all_delivered(&events);
+    all[1].position = Some(position(1, 4_000_000));
+    assert_eq!(pod.apply(all).await, [ApplyOutcome::Applied; 5]);
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
+}
+
+#[tokio::test]
+async fn a_source_that_lags_hides_no_earlier_event() {
+    let mut fixture = ViewFixture::shop("lagging_source").await;
+    fixture.config.gap_timeout = std::time::Duration::from_secs(60);
+    let pod = fixture.pod();
+    let events = day(1, 3);
+    let last = all_delivered(&events).remove(2);
+    let mut applier = pod.session_applier();
+    let applied = tokio::spawn(async move { complete(applier.apply(vec![last]).await) });
+    // after a failover a new primary may not show yet what the change stream has already delivered
+    wait_for("a transaction that asks the source", std::time::Duration::from_secs(30), async || {
+        let groups = pod.handle.counts().groups;
+        if groups > 0 { Ok(()) } else { Err(groups) }
+    })
+    .await;
+    fixture.write_source(&events).await;
+    assert_eq!(applied.await.unwrap(), [ApplyOutcome::Applied]);
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
+}
+
+#[tokio::test]
+async fn a_case_insensitive_source_heals_no_other_aggregate() {
+    let fixture = ViewFixture::shop("collation").await;
+    let collation = doc! { "locale": "en", "strength": 2 };
+    fixture.source.run_command(doc! { "create": "events", "collation": collation }).await.unwrap();
+    let pod = fixture.pod();
+    let placed = |order: &str, version: i64| event(order, version, "Placed", doc! { "customer": order });
+    // another aggregate for us, the same text for the collation
+    fixture.write_source(&[placed("ORDER-A", 2), placed("order-a", 1), placed("order-a", 3)]).await;
+    let events = [placed("order-a", 1), placed("order-a", 3)];
+    assert_eq!(pod.apply(all_delivered(&events)).await, [ApplyOutcome::Applied, ApplyOutcome::Parked]);
+    assert_eq!(reasons(&fixture).await, [ParkReason::Unhealable; 2]);
 }
 
 #[tokio::test]
@@ -128,6 +195,19 @@ async fn the_first_event_is_the_first_one_the_source_holds() {
     let all = all_delivered(&events);
     assert_eq!(pod.apply(all[4..].to_vec()).await, [ApplyOutcome::Applied; 4]);
     assert_eq!(plain(fixture.view("orders").await), plain(fold(&events[2..]).0));
+}
+
+#[tokio::test]
+async fn an_event_below_the_start_of_its_aggregate_is_parked() {
+    let mut fixture = ViewFixture::shop("below_start").await;
+    fixture.mode = OrderingMode::Sequence { start: PipelineStart::Now, first: 1, filtered: false };
+    let pod = fixture.pod();
+    let events = day(1, 8);
+    fixture.write_source(&events).await;
+    assert_eq!(pod.apply(vec![delivered(&events[4], 1)]).await, [ApplyOutcome::Applied]);
+    // committed after version 5, by another writer: it is in the source, and was never applied
+    assert_eq!(pod.apply(vec![delivered(&events[3], 2)]).await, [ApplyOutcome::Parked]);
+    assert_eq!(reasons(&fixture).await, [ParkReason::VersionRegressed; 2]);
 }
 
 #[tokio::test]

@@ -195,13 +195,58 @@ async fn a_marker_without_a_type_parks_in_every_model() {
     assert_eq!(fixture.parked_store().list(10).await.unwrap().len(), 2);
 }
 
+/// What the publisher sends in place of a refused message has neither body nor type.
+fn to_marker(event: &mut DeliveredEvent) {
+    (event.body, event.event_type) = (EventBody::Marker("rejected-1".into()), None);
+}
+
+#[tokio::test]
+async fn a_replayed_marker_is_applied_as_the_source_has_it() {
+    let fixture = ViewFixture::shop("marker_replay").await;
+    let pod = fixture.pod();
+    let events = day(1, 3);
+    fixture.write_source(&events).await;
+    let mut all = all_delivered(&events);
+    to_marker(&mut all[1]);
+    assert_eq!(pod.apply(all).await[1], ApplyOutcome::Parked);
+    let (store, id) = (fixture.parked_store(), aggregate("order-0000"));
+    for model in ["orders", "customers"] {
+        store.retry(&id, &events_namespace(), model).await.unwrap();
+    }
+    assert!(store.list(10).await.unwrap().is_empty());
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
+    assert_eq!(plain(fixture.view("customers").await), plain(fold(&events).1));
+}
+
+#[tokio::test]
+async fn a_marker_that_the_source_lacks_stays_parked() {
+    let fixture = ViewFixture::shop("marker_lost").await;
+    let pod = fixture.pod();
+    let events = day(1, 2);
+    // another event has taken its id, as in a restored source
+    let mut other = events[0].clone();
+    other.insert("aggregateId", "order-0009");
+    fixture.write_source(&[other]).await;
+    let mut all = all_delivered(&events);
+    to_marker(&mut all[0]);
+    assert_eq!(pod.apply(all).await, [ApplyOutcome::Parked; 2]);
+    let (store, id) = (fixture.parked_store(), aggregate("order-0000"));
+    let waiting = async || store.list(10).await.unwrap().iter().map(|it| it.parked.waiting()).collect::<Vec<_>>();
+    let before = waiting().await;
+    let refused = store.retry(&id, &events_namespace(), "orders").await.unwrap_err().to_string();
+    assert!(refused.contains("the source does not have it"), "{refused}");
+    assert_eq!(before.len(), 2);
+    assert_eq!(waiting().await, before);
+    assert!(fixture.view("orders").await.is_empty());
+}
+
 #[tokio::test]
 async fn an_often_redelivered_message_is_applied_alone() {
     let fixture = ViewFixture::shop("alone").await;
     let pod = fixture.pod();
     let events = day(4, 3);
     let mut all = all_delivered(&events);
-    all[5].delivery_count = 6;
+    all[5].delivery_count = 4;
     assert_eq!(pod.apply(all).await, [ApplyOutcome::Applied; 12]);
     assert_eq!(pod.handle.counts().groups, 2);
     assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
@@ -218,12 +263,53 @@ async fn without_a_sequence_a_late_dead_letter_is_parked() {
     letter.dead_lettered = true;
     assert_eq!(pod.apply(vec![letter.clone()]).await, [ApplyOutcome::Parked]);
     assert_eq!(pod.apply(vec![letter]).await, [ApplyOutcome::Duplicate], "a redelivered dead letter is queued once");
+    let detail = &fixture.parked_store().list(10).await.unwrap()[0].parked.detail;
+    assert!(detail.contains("a retry may apply it twice"), "{detail}");
     let cursor = fixture.cursor("order-0000").await.unwrap();
     assert_eq!(
         cursor.get_str("position").ok(),
         Some(&*crate::fixture::position(1, 3).key),
         "the cursor does not go back"
     );
+}
+
+/// An event whose payload makes it nest so many levels.
+fn nested_event(levels: usize) -> Document {
+    let mut payload = doc! { "customer": "c", "price": 1_i64 };
+    for _ in 2..levels {
+        payload = doc! { "a": payload };
+    }
+    event("order-0000", 1, "Placed", payload)
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_was_applied_is_not_parked() {
+    let events = day(1, 3);
+    for (purpose, by_position) in [("applied_letter", false), ("applied_letter_position", true)] {
+        let fixture = ViewFixture::shop(purpose).await;
+        let fixture = if by_position { fixture.by_position() } else { fixture };
+        let pod = fixture.pod();
+        let all = all_delivered(&events);
+        pod.apply(all.clone()).await;
+        // its settlement was lost, and the bus dead-lettered it in the end
+        let dead_letter = DeliveredEvent { dead_lettered: true, ..all[2].clone() };
+        assert_eq!(pod.apply(vec![dead_letter]).await, [ApplyOutcome::Duplicate], "{purpose}");
+        assert!(fixture.parked_store().list(10).await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_body_too_deep_to_nest_is_kept_as_binary() {
+    let fixture = ViewFixture::shop("deep").await;
+    let pod = fixture.pod();
+    let mut dead_letter = delivered(&nested_event(100), 1);
+    dead_letter.dead_lettered = true;
+    assert_eq!(pod.apply(vec![dead_letter]).await, [ApplyOutcome::Parked]);
+    let kept = fixture.view("parked_events").await;
+    assert!(kept.iter().all(|event| event.get("bodyBytes").is_some() && event.get("body").is_none()));
+    let (store, id) = (fixture.parked_store(), aggregate("order-0000"));
+    assert_eq!(store.retry(&id, &events_namespace(), "orders").await.unwrap(), 1);
+    assert_eq!(fixture.view("orders").await.len(), 1);
 }
 
 #[tokio::test]

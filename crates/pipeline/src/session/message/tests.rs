@@ -1,7 +1,7 @@
 use std::num::NonZeroU32;
 
 use bytes::{Bytes, BytesMut};
-use mongodb::bson::{Timestamp, doc, oid::ObjectId, uuid::Uuid};
+use mongodb::bson::{RawDocument, Timestamp, doc, oid::ObjectId, uuid::Uuid};
 
 use super::*;
 use crate::event::{ChangeEvent, ResumeToken};

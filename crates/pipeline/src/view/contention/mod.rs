@@ -4,7 +4,7 @@
 //! and who waits for whom, so that one bad event or one locked document delays its own aggregate and no other.
 //!
 //! Reading order, from the session to the server:
-//! 1. [`session_applier`]: one batch per session at a time; asks the source about gaps, outside any transaction.
+//! 1. [`session_applier`]: one batch per session at a time; asks the source about [`gaps`], outside any transaction.
 //! 2. [`group_commit_queue`]: collects the submissions of all sessions into groups, one transaction each.
 //! 3. [`open_group`]: one group until every submission has its reply.
 //! 4. [`group_runner`]: runs a group, retries conflicts, and splits it into [`sub_group`]s when a statement is refused or a conflict lasts.
@@ -13,6 +13,7 @@
 
 mod blocked_aggregates;
 mod event_results;
+mod gaps;
 mod group_commit_queue;
 mod group_runner;
 mod open_group;
@@ -20,6 +21,7 @@ mod orphaned_transactions;
 mod session_applier;
 mod sub_group;
 
+pub use gaps::Arrivals;
 pub(super) use group_commit_queue::{GroupCommitQueue, GroupLimits, TransactionGroup};
 pub(super) use group_runner::TransactionGroupRunner;
 pub(super) use open_group::OpenGroup;

@@ -1,7 +1,7 @@
 //! Applies the batches of one session: one at a time, and none before the previous one is resolved.
 //!
 //! Questions that only the source can answer (a gap, an event seen before) are asked here, outside any transaction, so that only this
-//! session waits for the answer.
+//! session waits for the answer. A gap first waits for what the session is about to bring: see [`gaps`](super::gaps).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::event_results::EventResult;
+use super::gaps::{Arrivals, Gaps, MissingEvents, NoArrivals, WaitingAggregate, arrange, take_aggregate};
 use super::group_commit_queue::Submission;
 use crate::failpoints::Failpoint;
-use crate::retry;
 use crate::view::applier::ApplierContext;
-use crate::view::cursor::{SourceEvidence, SourceQuestion};
+use crate::view::cursor::{OrderingMode, SourceEvidence, SourceQuestion};
 use crate::view::delivered_event::DeliveredEvent;
 use crate::view::error::Error;
 use crate::view::identity::Identity;
@@ -30,6 +30,9 @@ pub struct SessionApplier {
     context: Arc<ApplierContext>,
     /// Results that a cancelled call did not wait for.
     unresolved: Vec<oneshot::Receiver<Vec<EventResult>>>,
+    /// The highest sequence of each aggregate that this session has resolved: a hint, with which most gaps inside a batch are closed before a
+    /// transaction finds them.
+    resolved: HashMap<Identity, i64>,
 }
 
 /// The result of a batch.
@@ -52,45 +55,110 @@ pub enum BatchEnd {
     Failed(Arc<Error>),
 }
 
-/// Delays between polls for missing events.
-const FIRST_POLL: Duration = Duration::from_millis(20);
-const MAX_POLL: Duration = Duration::from_millis(500);
+/// A session of buckets may have many aggregates; without a hint a gap only costs one more transaction.
+const MAX_HINTS: usize = 10_000;
 
 /// An event of the batch, or one read from the source, which has no index.
-struct BatchEvent {
+pub(super) struct BatchEvent {
     index: Option<BatchIndex>,
-    pending: PendingEvent,
+    pub(super) pending: PendingEvent,
+}
+
+impl BatchEvent {
+    pub(super) fn without_position(mut self) -> Self {
+        Arc::make_mut(&mut self.pending.event).position = None;
+        self
+    }
+}
+
+/// The events of one batch and what is known about them.
+#[derive(Default)]
+struct Batch {
+    outcomes: Vec<Option<ApplyOutcome>>,
+    /// Ready to be submitted, in order.
+    ready: VecDeque<BatchEvent>,
+    gaps: Gaps,
 }
 
 impl SessionApplier {
     pub(in crate::view) fn new(context: Arc<ApplierContext>) -> Self {
-        Self { context, unresolved: vec![] }
+        Self { context, unresolved: vec![], resolved: HashMap::new() }
     }
 
     /// Applies a batch in order. Returns when every event is resolved, or when the remaining ones cannot be.
     pub async fn apply(&mut self, events: Vec<DeliveredEvent>) -> AppliedBatch {
+        self.apply_with(events, &mut NoArrivals).await
+    }
+
+    /// As [`apply`](Self::apply). An aggregate with a gap waits for `arrivals` before the source is asked; whatever arrives becomes part of the
+    /// batch.
+    pub async fn apply_with(&mut self, events: Vec<DeliveredEvent>, arrivals: &mut impl Arrivals) -> AppliedBatch {
         self.await_cancelled_calls().await;
-        let mut outcomes: Vec<Option<ApplyOutcome>> = vec![None; events.len()];
-        let rules = self.context.runner.rules();
-        let indexed = events.into_iter().enumerate();
-        let mut waiting: VecDeque<BatchEvent> = indexed
-            .map(|(index, event)| BatchEvent {
-                index: Some(BatchIndex::new(index)),
-                pending: PendingEvent::new(event, rules),
-            })
-            .collect();
-        let mut gaps = GapRepair::default();
-        while !waiting.is_empty() {
-            let part = self.take_part(&mut waiting);
-            let end = match self.submit(&part).await {
-                Ok(results) => self.process_results(part, results, &mut outcomes, &mut waiting, &mut gaps).await,
-                Err(end) => Some(end),
+        let mut batch = Batch::default();
+        self.add_events(&mut batch, events);
+        self.close_known_gaps(&mut batch.ready);
+        let mut has_ended = false;
+        loop {
+            while !batch.ready.is_empty() {
+                let part = self.take_part(&mut batch.ready);
+                let end = match self.submit(&part).await {
+                    Ok(results) => self.process_results(part, results, &mut batch, arrivals.patience()).await,
+                    Err(end) => Some(end),
+                };
+                if let Some(end) = end {
+                    return applied_batch(batch.outcomes, end);
+                }
+            }
+            let Some(deadline) = batch.gaps.next_deadline() else {
+                return applied_batch(batch.outcomes, BatchEnd::Complete);
             };
-            if let Some(end) = end {
-                return applied_batch(outcomes, end);
+            let within = deadline.saturating_duration_since(Instant::now());
+            let arrived =
+                if has_ended { NoArrivals.next(within).await } else { arrivals.next(within).await };
+            // Nothing is worth waiting for once nothing will arrive.
+            let now = if arrived.is_none() { deadline } else { Instant::now() };
+            has_ended |= arrived.is_none();
+            self.add_events(&mut batch, arrived.unwrap_or_default());
+            batch.ready.extend(batch.gaps.take_filled());
+            for aggregate in batch.gaps.take_expired(now) {
+                // Boxed because it is rare: otherwise every session future has its size.
+                if let Err(error) = Box::pin(self.ask_for_missing(aggregate, &mut batch)).await {
+                    return applied_batch(batch.outcomes, BatchEnd::Failed(error));
+                }
             }
         }
-        applied_batch(outcomes, BatchEnd::Complete)
+    }
+
+    fn add_events(&self, batch: &mut Batch, events: Vec<DeliveredEvent>) {
+        let rules = self.context.runner.rules();
+        for event in events {
+            let index = Some(BatchIndex::new(batch.outcomes.len()));
+            batch.outcomes.push(None);
+            let event = BatchEvent { index, pending: PendingEvent::new(event, rules) };
+            batch.ready.extend(batch.gaps.add(event));
+        }
+    }
+
+    /// Arranges the aggregates of which the batch brings the missing events itself.
+    fn close_known_gaps(&self, ready: &mut VecDeque<BatchEvent>) {
+        let mut expected: HashMap<&Identity, i64> = HashMap::new();
+        let mut gaps: Vec<(Identity, i64)> = vec![];
+        for event in ready.iter() {
+            let identity = &event.pending.identity;
+            let (Some(sequence), Some(resolved)) = (event.pending.event.sequence, self.resolved.get(identity)) else {
+                continue;
+            };
+            let next = expected.entry(identity).or_insert_with(|| resolved.saturating_add(1));
+            if sequence == *next {
+                *next = next.saturating_add(1);
+            } else if sequence > *next && !gaps.iter().any(|(known, _)| known == identity) {
+                gaps.push((identity.clone(), resolved.saturating_add(1)));
+            }
+        }
+        for (identity, expected) in gaps {
+            let events = take_aggregate(ready, &identity);
+            ready.extend(arrange(events, expected));
+        }
     }
 
     /// As many events as fit into one transaction.
@@ -139,49 +207,81 @@ impl SessionApplier {
         }
     }
 
-    /// Records outcomes, and puts undecided events back in front, with the answers of the source.
+    /// Records outcomes. Undecided events are ready again, with the answers of the source; or they wait for missing ones.
     async fn process_results(
-        &self,
+        &mut self,
         part: Vec<BatchEvent>,
         results: Vec<EventResult>,
-        outcomes: &mut [Option<ApplyOutcome>],
-        waiting: &mut VecDeque<BatchEvent>,
-        gaps: &mut GapRepair,
+        batch: &mut Batch,
+        patience: Duration,
     ) -> Option<BatchEnd> {
-        let mut undecided: Vec<BatchEvent> = vec![];
+        let mut undecided = VecDeque::new();
+        let mut missing: Vec<(Identity, MissingEvents)> = vec![];
         let mut end = None;
         for (event, result) in part.into_iter().zip(results) {
-            // Boxed because they are rare: otherwise every session future has their size.
-            let answered = match result {
+            let question = match result {
                 EventResult::Planned(PlannedOutcome::Done(outcome)) => {
-                    if let Some(index) = event.index {
-                        outcomes[index.get()] = Some(outcome);
-                    }
+                    self.record_outcome(&event, outcome, batch);
                     continue;
                 }
-                EventResult::Planned(PlannedOutcome::Blocked) => Ok(vec![event]),
+                EventResult::Planned(PlannedOutcome::Blocked) => {
+                    undecided.push_back(event);
+                    continue;
+                }
                 EventResult::Planned(PlannedOutcome::Gap { from, to }) => {
-                    Box::pin(self.fill_gap(event, from, to, gaps)).await
+                    missing.push((event.pending.identity.clone(), MissingEvents::Range { from, to }));
+                    undecided.push_back(event);
+                    continue;
                 }
-                EventResult::Planned(PlannedOutcome::NeedsSource(question)) => {
-                    Box::pin(self.ask_source(event, question)).await
+                EventResult::Planned(PlannedOutcome::NeedsSource(question)) => question,
+                EventResult::Failed(error) => {
+                    end = end.or(Some(BatchEnd::Failed(error)));
+                    continue;
                 }
-                EventResult::Failed(error) => Err(error),
                 // Outweighs a failure: these events may have been applied.
                 EventResult::Unknown => {
                     end = Some(BatchEnd::Unknown);
                     continue;
                 }
             };
-            match answered {
-                Ok(events) => undecided.extend(events),
+            if let Some(earlier) = MissingEvents::of_question(&question, self.first_sequence()) {
+                missing.push((event.pending.identity.clone(), earlier));
+                undecided.push_back(event);
+                continue;
+            }
+            // Boxed because it is rare: otherwise every session future has its size.
+            match Box::pin(self.ask_source(event, question)).await {
+                Ok(event) => undecided.push_back(event),
                 Err(error) => end = end.or(Some(BatchEnd::Failed(error))),
             }
         }
-        for event in undecided.into_iter().rev() {
-            waiting.push_front(event);
+        undecided.append(&mut batch.ready);
+        batch.ready = undecided;
+        for (identity, missing) in missing {
+            let events = take_aggregate(&mut batch.ready, &identity);
+            batch.gaps.wait(missing, events, patience);
         }
+        batch.ready.extend(batch.gaps.take_filled());
         end
+    }
+
+    fn record_outcome(&mut self, event: &BatchEvent, outcome: ApplyOutcome, batch: &mut Batch) {
+        if let Some(index) = event.index {
+            batch.outcomes[index.get()] = Some(outcome);
+        }
+        let Some(sequence) = event.pending.event.sequence else { return };
+        if self.resolved.len() >= MAX_HINTS {
+            self.resolved.clear();
+        }
+        let highest = self.resolved.entry(event.pending.identity.clone()).or_insert(sequence);
+        *highest = sequence.max(*highest);
+    }
+
+    fn first_sequence(&self) -> i64 {
+        match self.context.runner.rules().mode {
+            OrderingMode::Sequence { first, .. } => first,
+            OrderingMode::Position => 0,
+        }
     }
 
     fn history(&self) -> Result<&SourceEventReader, Error> {
@@ -192,57 +292,83 @@ impl SessionApplier {
         })
     }
 
-    /// Returns the missing events and then `held`. If the source does not have them, waits; after `gap_timeout`, marks `held` for parking.
-    async fn fill_gap(
-        &self,
-        mut held: BatchEvent,
-        from: i64,
-        to: i64,
-        gaps: &mut GapRepair,
-    ) -> Result<Vec<BatchEvent>, Arc<Error>> {
-        let PendingEvent { event, identity, is_unhealable, .. } = &mut held.pending;
-        let missing = self.history()?.read_range(&event.aggregate, from, to).await?;
-        if missing.first().is_some_and(|first| first.sequence == Some(from)) {
-            if gaps.being_healed.as_ref() != Some(identity) {
-                self.context.counters.totals.gaps_healed.fetch_add(1, Relaxed);
-                tracing::info!(aggregate = ?event.aggregate, from, to, "healing sequence gap from the source");
+    /// Reads the missing events of an aggregate from the source: they and the aggregate's own events are ready then. If the source does not
+    /// have them, waits again; after `gap_timeout`, marks the first event for parking.
+    async fn ask_for_missing(&self, mut aggregate: WaitingAggregate, batch: &mut Batch) -> Result<(), Arc<Error>> {
+        let has_timed_out = aggregate.has_waited_for() >= self.context.config.gap_timeout;
+        let Some(held) = aggregate.events.first_mut() else { return Ok(()) };
+        let found = match aggregate.missing {
+            MissingEvents::Range { from, to } => self.read_gap(held, from, to, &mut batch.gaps).await?,
+            MissingEvents::Below { sequence, .. } => self.read_earlier(held, sequence).await?,
+        };
+        match found {
+            Some(found) => batch.ready.extend(found.into_iter().chain(aggregate.events)),
+            None if !has_timed_out => batch.gaps.wait_again(aggregate),
+            None => {
+                let PendingEvent { event, is_unhealable, .. } = &mut held.pending;
+                tracing::warn!(aggregate = ?event.aggregate, sequence = event.sequence, "the source does not have the missing events; parking the aggregate");
+                *is_unhealable = true;
+                batch.ready.extend(aggregate.events);
             }
-            gaps.being_healed = Some(identity.clone());
-            return Ok(self.source_events(missing, None).chain([held]).collect());
         }
-        let gap = gaps.unfilled(identity, from);
-        if gap.since.elapsed() < self.context.config.gap_timeout {
-            sleep(gap.next_poll_delay()).await;
-        } else {
-            tracing::warn!(aggregate = ?event.aggregate, from, to, "the source does not have the missing events; parking the aggregate");
-            *is_unhealable = true;
-        }
-        Ok(vec![held])
+        Ok(())
     }
 
-    /// Returns `held` with the answer of the source, after any earlier events.
-    async fn ask_source(&self, mut held: BatchEvent, question: SourceQuestion) -> Result<Vec<BatchEvent>, Arc<Error>> {
-        let PendingEvent { event, evidence, .. } = &mut held.pending;
-        let history = self.history()?;
-        let mut earlier = vec![];
-        match question {
-            SourceQuestion::IsFirst { sequence } => {
-                earlier = history.read_below(&event.aggregate, sequence).await?;
-                if earlier.is_empty() {
-                    *evidence = Some(SourceEvidence::First);
-                }
-            }
-            SourceQuestion::SeenBefore { sequence, cursor, cursor_event } => {
-                let at_event = history.event_ids_at(&event.aggregate, sequence).await?;
-                let at_cursor = history.event_ids_at(&event.aggregate, cursor).await?;
-                let is_only = |ids: &[Identity], id: &Identity| ids == [id.clone()];
-                let is_same = is_only(&at_event, &Identity::of(&event.key))
-                    && cursor_event.is_some_and(|id| is_only(&at_cursor, &Identity::of(&id)));
-                *evidence =
-                    Some(if is_same { SourceEvidence::Same { cursor } } else { SourceEvidence::Different { cursor } });
-            }
+    /// The first page of the missing events; `None` if the source does not have the first of them.
+    async fn read_gap(
+        &self,
+        held: &BatchEvent,
+        from: i64,
+        to: i64,
+        gaps: &mut Gaps,
+    ) -> Result<Option<Vec<BatchEvent>>, Arc<Error>> {
+        let PendingEvent { event, identity, .. } = &held.pending;
+        let missing = self.history()?.read_range(&event.aggregate, from, to).await?;
+        if missing.first().is_none_or(|first| first.sequence != Some(from)) {
+            return Ok(None);
         }
-        Ok(self.source_events(earlier, Some(SourceEvidence::First)).chain([held]).collect())
+        if gaps.being_healed.as_ref() != Some(identity) {
+            self.context.counters.totals.gaps_healed.fetch_add(1, Relaxed);
+            tracing::info!(aggregate = ?event.aggregate, from, to, "healing sequence gap from the source");
+        }
+        gaps.being_healed = Some(identity.clone());
+        Ok(Some(self.source_events(missing, None).collect()))
+    }
+
+    /// The first page of the events before the first one of an aggregate. Without any, `held` is marked as the first, if the source has it:
+    /// a source that does not show it yet (a new primary) would not show the earlier ones either, and `None` is returned.
+    async fn read_earlier(&self, held: &mut BatchEvent, sequence: i64) -> Result<Option<Vec<BatchEvent>>, Arc<Error>> {
+        let PendingEvent { event, evidence, .. } = &mut held.pending;
+        let mut earlier = self.history()?.read_up_to(&event.aggregate, sequence).await?;
+        let own = Identity::of(&event.key);
+        let is_visible = earlier.iter().any(|found| Identity::of(&found.key) == own);
+        earlier.retain(|found| found.sequence < Some(sequence));
+        if earlier.is_empty() {
+            if !is_visible {
+                return Ok(None);
+            }
+            *evidence = Some(SourceEvidence::First);
+        }
+        Ok(Some(self.source_events(earlier, Some(SourceEvidence::First)).collect()))
+    }
+
+    /// Returns the event with the answer of the source.
+    async fn ask_source(&self, mut held: BatchEvent, question: SourceQuestion) -> Result<BatchEvent, Arc<Error>> {
+        let PendingEvent { event, evidence, .. } = &mut held.pending;
+        let SourceQuestion::SeenBefore { sequence, cursor, cursor_event } = question else { return Ok(held) };
+        let history = self.history()?;
+        let at_event = history.event_ids_at(&event.aggregate, sequence).await?;
+        let at_cursor = history.event_ids_at(&event.aggregate, cursor).await?;
+        let is_only = |ids: &[Identity], id: &Identity| ids == [id.clone()];
+        let has_event = is_only(&at_event, &Identity::of(&event.key));
+        let has_cursor_event = cursor_event.is_some_and(|id| is_only(&at_cursor, &Identity::of(&id)));
+        *evidence = Some(match (has_event, has_cursor_event) {
+            (true, true) => SourceEvidence::Same { cursor },
+            (true, false) => SourceEvidence::EventOnly { cursor },
+            (false, true) => SourceEvidence::CursorOnly { cursor },
+            (false, false) => SourceEvidence::Different { cursor },
+        });
+        Ok(held)
     }
 
     /// Events read from the source; `evidence` is known about the first of them.
@@ -256,39 +382,6 @@ impl SessionApplier {
             let pending = PendingEvent { evidence: evidence.take(), ..PendingEvent::new(event, rules) };
             BatchEvent { index: None, pending }
         })
-    }
-}
-
-/// The gaps of one batch.
-#[derive(Default)]
-struct GapRepair {
-    /// The aggregate whose gap is healed page by page: counted once.
-    being_healed: Option<Identity>,
-    unfilled: HashMap<Identity, UnfilledGap>,
-}
-
-/// A gap that the source has not filled yet.
-struct UnfilledGap {
-    from: i64,
-    since: Instant,
-    polls: u32,
-}
-
-impl GapRepair {
-    fn unfilled(&mut self, aggregate: &Identity, from: i64) -> &mut UnfilledGap {
-        let new = || UnfilledGap { from, since: Instant::now(), polls: 0 };
-        let gap = self.unfilled.entry(aggregate.clone()).or_insert_with(new);
-        if gap.from != from {
-            *gap = new();
-        }
-        gap
-    }
-}
-
-impl UnfilledGap {
-    fn next_poll_delay(&mut self) -> Duration {
-        self.polls += 1;
-        retry::exponential_delay(self.polls, FIRST_POLL, MAX_POLL)
     }
 }
 

@@ -14,6 +14,7 @@ fn cursor(sequence: i64, position: PositionKey) -> Cursor {
         document_deleted: false,
         position: Some(position),
         sequence: Some(sequence),
+        first_sequence: None,
         event_id: Some(id(sequence).into()),
         parked: BTreeMap::new(),
     }
@@ -40,8 +41,11 @@ fn seen(cursor: Option<&Cursor>, (sequence, position, key, evidence): &TestEvent
 fn decisions_by_cursor_and_event() {
     let at5 = Some(cursor(5, place(1, 50)));
     let healed = Some(Cursor { position: None, ..cursor(5, place(1, 0)) });
+    let begun4 = Some(Cursor { first_sequence: Some(4), ..cursor(5, place(1, 50)) });
     let same = Some(SourceEvidence::Same { cursor: 5 });
     let other = Some(SourceEvidence::Different { cursor: 5 });
+    let event_only = Some(SourceEvidence::EventOnly { cursor: 5 });
+    let cursor_only = Some(SourceEvidence::CursorOnly { cursor: 5 });
     let stale = Some(SourceEvidence::Same { cursor: 4 });
     let event = |sequence, epoch, token, key, evidence| (Some(sequence), Some(place(epoch, token)), key, evidence);
     let unplaced = |sequence, key| (Some(sequence), None, key, None);
@@ -53,17 +57,19 @@ fn decisions_by_cursor_and_event() {
         ("the next number, read from the source", &at5, unplaced(6, "event-6"), STRICT, "Next"),
         ("a number too high", &at5, event(9, 1, 60, "event-9", None), STRICT, "Gap(6..=8)"),
         ("a number too high, types left out", &at5, event(9, 1, 60, "event-9", None), FILTERED, "Next"),
-        (
-            "a higher number that lies behind: late, of a life before",
-            &at5,
-            event(9, 1, 40, "event-9", None),
-            STRICT,
-            "Duplicate",
-        ),
+        ("a higher number, behind", &at5, event(9, 1, 40, "event-9", None), STRICT, "Ask(was 9 seen before 5)"),
+        ("…late, of a recreated aggregate", &at5, event(9, 1, 40, "event-9", cursor_only), STRICT, "Duplicate"),
+        ("…committed out of order", &at5, event(9, 1, 40, "event-9", same), STRICT, "Gap(6..=8)"),
+        ("…the cursor is of a forged message", &at5, event(6, 1, 40, "event-6", event_only), STRICT, "Next"),
+        ("…the source tells nothing", &at5, event(9, 1, 40, "event-9", other), STRICT, "Regressed"),
+        ("the same number, behind, another event", &at5, event(5, 1, 40, "x", None), STRICT, "Ask(was 5 seen before 5)"),
+        ("…which the source has", &at5, event(5, 1, 40, "x", event_only), STRICT, "Regressed"),
+        ("…of a recreated aggregate", &at5, event(5, 1, 40, "x", cursor_only), STRICT, "Duplicate"),
         ("the same again", &at5, event(5, 1, 50, "event-5", None), STRICT, "Duplicate"),
         ("the same, that a snapshot saw first", &at5, event(5, 1, 55, "event-5", None), STRICT, "Duplicate"),
         ("the same, in a new epoch", &at5, event(5, 2, 1, "event-5", None), STRICT, "Duplicate"),
         ("the same number, another event", &at5, event(5, 1, 60, "other", None), STRICT, "Regressed"),
+        ("the same number, another event of a snapshot", &at5, event(5, 1, 50, "other", None), STRICT, "Regressed"),
         ("lower, and behind: a deposed leader's", &at5, event(3, 1, 30, "event-3", None), STRICT, "Duplicate"),
         ("lower, of an older epoch", &at5, event(3, 0, 99, "event-3", None), STRICT, "Duplicate"),
         ("lower, at the snapshot's position", &at5, event(3, 1, 50, "event-3", None), STRICT, "Duplicate"),
@@ -80,6 +86,8 @@ fn decisions_by_cursor_and_event() {
             FILTERED,
             "Ask(was 3 seen before 5)",
         ),
+        ("lower than the beginning", &begun4, event(3, 1, 60, "event-3", same), FROM_NOW, "Regressed"),
+        ("lower, healed before", &begun4, event(4, 1, 60, "event-4", same), FROM_NOW, "Duplicate"),
         ("lower, read from the source", &at5, unplaced(3, "event-3"), STRICT, "Duplicate"),
         (
             "lower, and the cursor has no position",
@@ -124,7 +132,9 @@ fn a_parked_regression_moves_the_cursor_to_the_new_sequence() {
     assert_eq!(at.sequence, Some(1));
     assert_eq!(seen(Some(&at), &(Some(2), Some(place(1, 61)), "new-2", None), STRICT), "Next");
     assert_eq!(seen(Some(&at), &(Some(1), Some(place(1, 60)), "new-1", None), STRICT), "Duplicate");
-    assert_eq!(seen(Some(&at), &(Some(4), Some(place(1, 40)), "event-4", None), STRICT), "Duplicate");
+    let late = |evidence| seen(Some(&at), &(Some(4), Some(place(1, 40)), "event-4", evidence), STRICT);
+    assert_eq!(late(None), "Ask(was 4 seen before 1)");
+    assert_eq!(late(Some(SourceEvidence::CursorOnly { cursor: 1 })), "Duplicate");
 }
 
 /// What the bus may do to the messages of one aggregate: give a run of them again, however late.

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mongodb::bson::raw::{CString, cstr};
-use mongodb::bson::{Bson, DateTime, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, DateTime, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::{ParkReason, ParkedEntry};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
+use crate::input_limits;
 use crate::view::cursor_document::{CursorIdScheme, FORMAT, StoredDocument, to_i64};
 use crate::view::delivered_event::{DeliveredEvent, EventBody, PositionKey};
 use crate::view::error::Error;
@@ -112,7 +114,14 @@ pub(in crate::view) fn parked_event_document(
     raw.append(cstr!("committed"), event.committed.map_or(RawBson::Null, RawBson::DateTime));
     raw.append(cstr!("parkedAt"), now);
     match &event.body {
-        EventBody::Document(body) if body.as_bytes().len() <= LARGEST_KEPT => raw.append(cstr!("body"), body),
+        EventBody::Document(body) if body.as_bytes().len() <= LARGEST_KEPT => {
+            if input_limits::nests_deeper_than(body, input_limits::MAX_NESTING - 1) {
+                // One level more would be one too many. Older versions find no body, and read it from the source.
+                raw.append(cstr!("bodyBytes"), binary(body));
+            } else {
+                raw.append(cstr!("body"), body);
+            }
+        }
         EventBody::Document(_) => raw.append(cstr!("oversize"), ""),
         EventBody::Oversize(kept) => raw.append(cstr!("oversize"), kept.as_str()),
         EventBody::Marker(kept) => raw.append(cstr!("marker"), kept.as_str()),
@@ -158,10 +167,18 @@ fn read_body(document: &RawDocument) -> EventBody {
     if let Ok(body) = document.get_document("body") {
         return EventBody::Document(body.to_owned());
     }
+    let bytes = document.get_binary("bodyBytes").ok();
+    if let Some(body) = bytes.and_then(|kept| RawDocumentBuf::from_bytes(kept.bytes.to_vec()).ok()) {
+        return EventBody::Document(body);
+    }
     match document.get_str("oversize") {
         Ok(kept) => EventBody::Oversize(kept.to_owned()),
         Err(_) => EventBody::Marker(document.get_str("marker").unwrap_or_default().to_owned()),
     }
+}
+
+fn binary(body: &RawDocument) -> RawBson {
+    RawBson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: body.as_bytes().to_vec() })
 }
 
 /// BSON values always convert back.

@@ -1,5 +1,7 @@
 //! Replays or discards queued events inside one transaction.
 
+use std::borrow::Cow;
+
 use mongodb::ClientSession;
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::raw::cstr;
@@ -28,14 +30,11 @@ impl ParkedStore {
         };
         for (done, (_, _, event)) in queued.iter().enumerate() {
             let done = i64::try_from(done).unwrap_or(i64::MAX);
-            let document = match &event.body {
-                EventBody::Document(document) => Some(document.clone()),
-                EventBody::Oversize(_) | EventBody::Marker(_) => self.read_from_source(event).await?,
-            };
-            let Some(document) = document else {
+            let Some(event) = self.with_body(event).await? else {
                 return Ok(Err((done, "the body is not stored, and the source does not have it".to_owned())));
             };
-            let statements = match project(&**projection, &ProjectionEvent::new(event, &document)) {
+            let EventBody::Document(document) = &event.body else { unreachable!("the event has a body") };
+            let statements = match project(&**projection, &ProjectionEvent::new(&event, document)) {
                 Ok(statements) => statements,
                 Err(detail) => return Ok(Err((done, detail))),
             };
@@ -68,9 +67,20 @@ impl ParkedStore {
         Ok(Ok(()))
     }
 
-    async fn read_from_source(&self, event: &DeliveredEvent) -> Result<Option<RawDocumentBuf>, TransactionFailure> {
-        let Some(history) = &self.history else { return Ok(None) };
-        history.read_document(&event.namespace, &event.key).await.map_err(TransactionFailure::Transient)
+    /// The event itself if its body is stored, else as the source has it. A marker has no type either: without the source no clause of a
+    /// model would match it.
+    async fn with_body<'e>(
+        &self,
+        event: &'e DeliveredEvent,
+    ) -> Result<Option<Cow<'e, DeliveredEvent>>, TransactionFailure> {
+        match (&event.body, &self.source) {
+            (EventBody::Document(_), _) => Ok(Some(Cow::Borrowed(event))),
+            (EventBody::Oversize(_) | EventBody::Marker(_), None) => Ok(None),
+            (EventBody::Oversize(_) | EventBody::Marker(_), Some(source)) => {
+                let completed = source.complete(event).await.map_err(TransactionFailure::Transient)?;
+                Ok(completed.map(Cow::Owned))
+            }
+        }
     }
 
     /// Replayed events are deleted; discarded ones are kept under a new unique id.

@@ -19,7 +19,7 @@ use crate::view::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_st
 use crate::view::delivered_event::DeliveredEvent;
 use crate::view::error::Error;
 use crate::view::projection::Projection;
-use crate::view::source_event_reader::SourceEventReader;
+use crate::view::source_documents::SourceDocuments;
 use crate::view::transaction::{TransactionFailure, TransactionStore};
 use crate::view::{CURSORS, PARKED_EVENTS, commands};
 
@@ -36,7 +36,7 @@ pub struct ParkedStore {
     pub(super) store: TransactionStore,
     naming: CursorIdScheme,
     pub(super) models: Vec<Arc<dyn Projection>>,
-    pub(super) history: Option<SourceEventReader>,
+    pub(super) source: Option<SourceDocuments>,
 }
 
 /// An aggregate parked in one read model.
@@ -83,10 +83,10 @@ impl ParkedStore {
         pipeline: impl Into<String>,
         by_collection: bool,
         models: Vec<Arc<dyn Projection>>,
-        history: Option<SourceEventReader>,
+        source: Option<SourceDocuments>,
     ) -> Self {
         let store = TransactionStore { database, within: Config::default().transaction_within };
-        Self { store, naming: CursorIdScheme { pipeline: pipeline.into(), by_collection }, models, history }
+        Self { store, naming: CursorIdScheme { pipeline: pipeline.into(), by_collection }, models, source }
     }
 
     /// Parked aggregates; at most `limit`.

@@ -1,0 +1,144 @@
+//! An event that ends its pod is found by the marks that its attempts leave, and no other event is blamed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use pipeline::consumer::ConsumerDependencies;
+use pipeline::view::{DeliveredEvent, Projection, ProjectionError, ProjectionEvent, Statements};
+use servicebus::{Client, Settlement};
+use testkit::proxy::Proxy;
+use testkit::wait::wait_for;
+use tokio::runtime::Runtime;
+
+use crate::fixture::*;
+
+/// Earlier deliveries from which on an attempt is marked.
+const DELIVERIES: u32 = 3;
+
+/// A projection that never returns from the first event: the attempt ends only with its pod.
+#[derive(Default)]
+struct Trap {
+    entered: AtomicUsize,
+}
+
+impl Projection for Trap {
+    fn name(&self) -> &str {
+        "trap"
+    }
+
+    fn handles(&self, event: &DeliveredEvent) -> bool {
+        event.aggregate.value().as_str() == Some("order-0")
+    }
+
+    fn apply(&self, event: &ProjectionEvent<'_>, _writes: &mut Statements) -> Result<(), ProjectionError> {
+        if event.document().get_i64("n").is_ok_and(|number| number == 2) {
+            self.entered.fetch_add(1, SeqCst);
+            loop {
+                std::thread::park();
+            }
+        }
+        Ok(())
+    }
+}
+
+struct TrapFixture {
+    fixture: SessionFixture,
+    trap: Arc<Trap>,
+}
+
+impl TrapFixture {
+    async fn start() -> Self {
+        Self { fixture: SessionFixture::start().await, trap: Arc::default() }
+    }
+
+    fn with_trap(&self, bus: Client) -> ConsumerDependencies {
+        let mut dependencies = self.fixture.dependencies(bus);
+        dependencies.projections.push(Arc::clone(&self.trap) as Arc<dyn Projection>);
+        dependencies
+    }
+
+    /// Runs a pod until it is in the trap, and ends it there: nothing is settled, closed or cleared.
+    async fn end_pod_in_trap(&self) {
+        let (runtime, before) = (Runtime::new().unwrap(), self.trap.entered.load(SeqCst));
+        let proxy = Proxy::start(self.fixture.broker.address()).await.unwrap();
+        let _consumer = {
+            // Its tasks belong to this runtime and end with it.
+            let _entered = runtime.enter();
+            RunningConsumer::start(sessions(2), self.with_trap(client_at(&proxy.address().to_string())))
+        };
+        wait_for("the attempt", SOON, async || {
+            let entered = self.trap.entered.load(SeqCst);
+            if entered > before { Ok(()) } else { Err(entered) }
+        })
+        .await;
+        runtime.shutdown_background();
+        // The thread in the trap keeps the runtime alive: the operating system would close its connections.
+        proxy.stop().await;
+    }
+
+    /// Waits until the session is free again.
+    async fn state(&self, session: &str) -> Option<bytes::Bytes> {
+        let held = wait_for("the session", SOON, async || {
+            self.fixture.bus.accept_session(SUBSCRIPTION_PATH, session).await.map_err(|error| error.to_string())
+        })
+        .await;
+        let state = held.session().state().await.unwrap();
+        held.close().await.unwrap();
+        state
+    }
+}
+
+async fn abandon(fixture: &SessionFixture, session: &str) {
+    for _ in 0..DELIVERIES {
+        let mut held = fixture.bus.accept_session(SUBSCRIPTION_PATH, session).await.unwrap();
+        let messages = held.receive(10, SOON).await.unwrap();
+        held.settle(&messages, Settlement::Abandon { properties: servicebus::Map::new() }).await.unwrap();
+        held.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_ends_its_pods_is_parked_alone() {
+    let TrapFixture { fixture, trap } = TrapFixture::start().await;
+    let events = events(6, 2);
+    fixture.publish(&events).await;
+    abandon(&fixture, "order-0").await;
+    abandon(&fixture, "order-1").await;
+    let pods = TrapFixture { fixture, trap };
+    // One attempt with a mark for all messages of the session, and three with one for this message.
+    for _ in 0..4 {
+        pods.end_pod_in_trap().await;
+        assert!(pods.state("order-0").await.is_some(), "the mark is left over");
+    }
+    let consumer = RunningConsumer::start(sessions(2), pods.with_trap(client(&pods.fixture.broker)));
+    let TrapFixture { fixture, trap } = &pods;
+    wait_for("the event to be parked", SOON, async || match fixture.parked("order-0").await {
+        Some((reason, 3)) if reason == "delivery_count" => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    fixture.wait_until_settled().await;
+    consumer.stop().await.unwrap();
+    assert_eq!(trap.entered.load(SeqCst), 4, "it is parked untried");
+    assert_eq!(fixture.parked("order-1").await, None);
+    assert_eq!(fixture.applied_numbers().await["order-1"], [1, 3, 5]);
+    assert_eq!((pods.state("order-0").await, pods.state("order-1").await), (None, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_is_applied_at_last_is_not_blamed() {
+    let pods = TrapFixture::start().await;
+    let events = events(6, 2);
+    pods.fixture.publish(&events).await;
+    abandon(&pods.fixture, "order-0").await;
+    for _ in 0..3 {
+        pods.end_pod_in_trap().await;
+        assert!(pods.state("order-0").await.is_some(), "the mark is left over");
+    }
+    // This pod has no trap.
+    let consumer = pods.fixture.consume(sessions(2));
+    pods.fixture.assert_applied(&events).await;
+    pods.fixture.wait_until_settled().await;
+    consumer.stop().await.unwrap();
+    assert_eq!((pods.fixture.parked("order-0").await, pods.state("order-0").await), (None, None));
+}
