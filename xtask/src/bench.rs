@@ -32,7 +32,7 @@ pub(crate) const BENCHES: &[BenchProgram] = &[
     BenchProgram {
         name: "consumer",
         binary: "consumer",
-        measures: "throughput of a pod that applies a backlog, next to raw cursor transactions in the same run; long sessions, short sessions, buckets",
+        measures: "throughput of a pod that applies a backlog, next to raw cursor transactions in the same run; long sessions, short sessions, buckets, sequences committed out of order",
     },
 ];
 

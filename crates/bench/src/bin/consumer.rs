@@ -1,10 +1,10 @@
 //! Throughput of a consuming pod relative to raw transactions with the same statements.
 //!
 //! `cargo xtask bench consumer [-- EVENTS [SETTINGS [SHAPE]]]`, settings as in the configuration: `'{ max_concurrent_sessions: 64 }'`; with
-//! a workload (`many`, `short`, `buckets`) that one alone, and no JSON. Real processes, release, one machine: mongod, the durable broker and
+//! a workload (`many`, `short`, `buckets`, `disorder`) that one alone, and no JSON. Real processes, release, one machine: mongod, the durable broker and
 //! one pod. A backlog is published first; the count is what the broker reports as settled. Three workloads: 1,000 aggregates; as many aggregates as
-//! events; the same in 256 buckets. Then one aggregate with all events; last, the rate of 1,000 aggregates while one more fails all the
-//! time, beside the rate without it. A backlog that stalls for ten seconds fails the run.
+//! events; the same in 256 buckets. Then one aggregate with all events; the rate of 1,000 aggregates while one more fails all the
+//! time, beside the rate without it; and last, ten aggregates whose sequences two writers commit out of order, beside one writer. A backlog that stalls for ten seconds fails the run.
 //!
 //! Two baselines, each with two connections with half of the aggregates and 1,000 statements on the read model in a transaction:
 //! - `ratio…`: the cursor transaction: events in the order in which they were written, every cursor an upsert.
@@ -33,6 +33,11 @@ const WORKLOADS: [Workload; 3] = [
     Workload { name: "buckets", each: 1, sessions: "buckets(256)" },
 ];
 const FAILING: &str = "failing";
+const ORDERED: &str = "ordered";
+const DISORDER: &str = "disorder";
+/// Of the two above.
+const STREAM_AGGREGATES: u64 = 10;
+const STREAM_BATCH: u64 = 100;
 /// Pods for each workload.
 const ROUNDS: u32 = 2;
 const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
@@ -77,6 +82,11 @@ async fn main() {
     assert!(events >= 1_000, "with fewer events there is nothing to measure");
     let mut bench = ConsumerBench::set_up(events).await;
     if let Some(only) = std::env::args().nth(3) {
+        if only == DISORDER {
+            bench.measure_out_of_order().await;
+            bench.broker.kill().await;
+            return;
+        }
         bench.measure(WORKLOADS.iter().find(|workload| workload.name == only).expect("a workload's name")).await;
         bench.broker.kill().await;
         return;
@@ -92,9 +102,11 @@ async fn main() {
     }
     println!(" failing: the others have {:.3} of their rate ({beside:.0}/s)", beside / measured[0].rate);
 
+    let out_of_order = bench.measure_out_of_order().await;
+
     let rss = measured.iter().map(|measured| measured.rss).fold(0.0, f64::max);
     println!(
-        r#"{{"bench":"consumer","ratio":{:.3},"ratio_short_sessions":{:.3},"ratio_buckets":{:.3},"ratio_own":{:.3},"ratio_short_sessions_own":{:.3},"ratio_buckets_own":{:.3},"ratio_beside_failing":{:.3},"events_per_s":{:.0},"rss_mb":{rss:.0}}}"#,
+        r#"{{"bench":"consumer","ratio":{:.3},"ratio_short_sessions":{:.3},"ratio_buckets":{:.3},"ratio_own":{:.3},"ratio_short_sessions_own":{:.3},"ratio_buckets_own":{:.3},"ratio_beside_failing":{:.3},"ratio_out_of_order":{out_of_order:.3},"events_per_s":{:.0},"rss_mb":{rss:.0}}}"#,
         measured[0].ratio,
         measured[1].ratio,
         measured[2].ratio,
@@ -113,7 +125,7 @@ impl ConsumerBench {
         let failing = Workload { name: FAILING, ..WORKLOADS[0] };
         let workloads = WORKLOADS.iter().chain([&failing]);
         let rounds = workloads.flat_map(|workload| (1..=ROUNDS).map(|round| topic(workload, round)));
-        let topics: Vec<_> = rounds.chain(["one".into()]).map(|name| TopicEntity::for_pipeline(name, false)).collect();
+        let topics: Vec<_> = rounds.chain(["one", ORDERED, DISORDER].map(String::from)).map(|name| TopicEntity::for_pipeline(name, false)).collect();
         let broker = start_broker_with_topics(folder.path(), &topics).await;
         let mongo = testkit::mongo::shared().await.expect("a mongod");
         let server = server_pid(mongo.client()).await;
@@ -201,6 +213,40 @@ impl ConsumerBench {
         println!("     one: applied {:>6.0}/s; the pod has {:.0} MB at most", applied.rate, applied.rss);
     }
 
+    /// How much of its rate a pod keeps if two writers commit sequences out of order.
+    async fn measure_out_of_order(&self) -> f64 {
+        let ordered = self.consume_stream(ORDERED, 1).await;
+        let disorder = self.consume_stream(DISORDER, 2).await;
+        println!("disorder: {disorder:.0}/s, {:.3} of {ordered:.0}/s in order", disorder / ordered);
+        disorder / ordered
+    }
+
+    /// Writes events in small batches while a pod publishes from the change stream, and then measures a pod that applies them.
+    async fn consume_stream(&self, name: &str, writers: usize) -> f64 {
+        let source = self.mongo.database(name);
+        create_index(&source).await;
+        let more = "producer: { start: beginning }\n";
+        let publisher = MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), name, &self.broker, more);
+        wait_for_stream(&source, name).await;
+        let events = events_collection(&source);
+        let batches = (0..self.events.div_ceil(STREAM_BATCH)).map(|batch| {
+            let numbers = batch * STREAM_BATCH..self.events.min((batch + 1) * STREAM_BATCH);
+            let documents: Vec<_> = numbers.map(|number| event(number, STREAM_AGGREGATES)).collect();
+            let events = &events;
+            async move { events.insert_many(documents).await.expect("events are written") }
+        });
+        futures_util::stream::iter(batches).buffer_unordered(writers).for_each(|_| async {}).await;
+        measure_published(&self.broker, name, self.events).await;
+        publisher.stop().await;
+        let pod = self.start_consumer(&source, name);
+        let rate = measure_consumed(&self.broker, name, self.events, 0).await;
+        let each = pod.cpu().as_secs_f64() * 1e6 / self.events as f64;
+        println!("{name:>8}: applied {rate:>6.0}/s with {writers} writers; {each:.1} us of cpu each in the pod");
+        assert_applied(&source, self.events).await;
+        pod.stop().await;
+        rate
+    }
+
     /// The rate of the other aggregates while another transaction holds one document: events of its aggregate fail all the time.
     async fn measure_with_failing_aggregate(&self, round: u32) -> f64 {
         let workload = Workload { name: FAILING, ..WORKLOADS[0] };
@@ -239,11 +285,27 @@ async fn server_pid(server: &mongodb::Client) -> u32 {
 
 /// Takes the aggregates in turn.
 async fn write(source: &Database, count: u64, each: u64) {
+    create_index(source).await;
     let events = events_collection(source);
-    let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
-    events.create_index(index).await.expect("an index");
     let aggregates = count / each;
     insert_events(&events, count, |number| event(number, aggregates)).await;
+}
+
+async fn create_index(source: &Database) {
+    let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
+    events_collection(source).create_index(index).await.expect("an index");
+}
+
+/// Waits until the pod has finished its snapshot of nothing and follows the change stream.
+async fn wait_for_stream(source: &Database, pipeline: &str) {
+    let coordination = source.client().database(&format!("{}-coordination", source.name()));
+    let checkpoints = coordination.collection::<Document>("checkpoints");
+    testkit::wait::wait_for("the change stream", Duration::from_secs(60), async || {
+        let found = checkpoints.find_one(doc! { "_id": pipeline }).await.expect("a checkpoint");
+        let phase = found.and_then(|found| found.get_str("phase").ok().map(str::to_owned));
+        if phase.as_deref() == Some("stream") { Ok(()) } else { Err(phase) }
+    })
+    .await;
 }
 
 fn event(number: u64, aggregates: u64) -> Document {
