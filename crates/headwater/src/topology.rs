@@ -134,10 +134,7 @@ impl SpecProperty {
 pub(crate) fn required_entities(config: &Config, partitioned: bool) -> [(String, EntitySpec); 2] {
     let topic = config.service_bus.topic.clone();
     let lock_duration = config.consumer.session.lock_duration;
-    [
-        (topic, EntitySpec::topic(partitioned)),
-        (subscription_path(config), EntitySpec::subscription(lock_duration)),
-    ]
+    [(topic, EntitySpec::topic(partitioned)), (subscription_path(config), EntitySpec::subscription(lock_duration))]
 }
 
 pub(crate) fn subscription_path(config: &Config) -> String {

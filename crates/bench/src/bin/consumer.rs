@@ -125,7 +125,10 @@ impl ConsumerBench {
         let failing = Workload { name: FAILING, ..WORKLOADS[0] };
         let workloads = WORKLOADS.iter().chain([&failing]);
         let rounds = workloads.flat_map(|workload| (1..=ROUNDS).map(|round| topic(workload, round)));
-        let topics: Vec<_> = rounds.chain(["one", ORDERED, DISORDER].map(String::from)).map(|name| TopicEntity::for_pipeline(name, false)).collect();
+        let topics: Vec<_> = rounds
+            .chain(["one", ORDERED, DISORDER].map(String::from))
+            .map(|name| TopicEntity::for_pipeline(name, false))
+            .collect();
         let broker = start_broker_with_topics(folder.path(), &topics).await;
         let mongo = testkit::mongo::shared().await.expect("a mongod");
         let server = server_pid(mongo.client()).await;
@@ -226,7 +229,8 @@ impl ConsumerBench {
         let source = self.mongo.database(name);
         create_index(&source).await;
         let more = "producer: { start: beginning }\n";
-        let publisher = MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), name, &self.broker, more);
+        let publisher =
+            MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), name, &self.broker, more);
         wait_for_stream(&source, name).await;
         let events = events_collection(&source);
         let batches = (0..self.events.div_ceil(STREAM_BATCH)).map(|batch| {

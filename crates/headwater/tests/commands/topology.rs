@@ -30,7 +30,8 @@ async fn topology_apply_creates_and_changes_entities() {
     assert_eq!(value(&subscription, "MaxDeliveryCount"), "2000");
     assert_eq!(value(&subscription, "LockDuration"), "PT1M");
     let id = doc! { "pipeline": "shop", "subscription": SUBSCRIPTION };
-    let stored = fixture.coordination.collection::<Document>("subscriptions").find_one(doc! { "_id": id }).await.unwrap();
+    let stored =
+        fixture.coordination.collection::<Document>("subscriptions").find_one(doc! { "_id": id }).await.unwrap();
     assert_eq!(stored.unwrap().get_i64("maxDeliveryCount").unwrap(), 2_000);
     let left = fixture.run(&["topology", "apply"]).await.success();
     assert_eq!(left, format!("events: unchanged\n{SUBSCRIPTION}: unchanged\n"));

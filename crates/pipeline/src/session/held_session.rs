@@ -192,7 +192,7 @@ impl<'a> HeldSession<'a> {
             }
             let (settler, context) = (self.settler.clone(), self.context);
             // Concurrently: the previous batch is committed, and this transaction does not depend on its messages.
-            let (settled, applied) = 
+            let (settled, applied) =
                 join(settle_counted(context, &settler, &unsettled), self.apply(events, &mut messages)).await;
             self.end_marked_attempt().await;
             unsettled = if settle_too_early { vec![] } else { settleable_messages(messages, &applied) };
@@ -439,7 +439,11 @@ impl<'a> HeldSession<'a> {
     }
 
     /// The events of the next messages, as far as they are plain events. `None` if another message is next, which waits for the next batch.
-    async fn next_arrivals(&mut self, within: Duration, messages: &mut Vec<BatchMessage>) -> Option<Vec<DeliveredEvent>> {
+    async fn next_arrivals(
+        &mut self,
+        within: Duration,
+        messages: &mut Vec<BatchMessage>,
+    ) -> Option<Vec<DeliveredEvent>> {
         if self.buffer.is_empty() {
             let max_events = self.context.config.batch_size();
             // cancel-safe: a dropped `receive` loses no message.

@@ -152,7 +152,8 @@ impl SequencedEvent<'_> {
             return if next { CursorDecision::Next } else { gap };
         }
         // A snapshot gives all its events one position, so that it does not tell two events with one sequence apart.
-        let is_second = self.sequence == self.at && self.event.position.is_some_and(|it| Some(it) == self.cursor.position.as_ref());
+        let is_second =
+            self.sequence == self.at && self.event.position.is_some_and(|it| Some(it) == self.cursor.position.as_ref());
         if self.is_the_cursors_own() || (!self.is_higher() && !is_second) {
             return CursorDecision::Duplicate;
         }

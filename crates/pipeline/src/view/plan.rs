@@ -386,14 +386,7 @@ impl PendingEvent {
         let submitted_at = wall_clock();
         // Reading the missing events may be what ends the pod.
         let is_unhealable = event.delivery_count == DeliveredEvent::PARK_UNTRIED;
-        Self {
-            event: Arc::new(event),
-            identity,
-            evidence: None,
-            is_unhealable,
-            expected_statements,
-            submitted_at,
-        }
+        Self { event: Arc::new(event), identity, evidence: None, is_unhealable, expected_statements, submitted_at }
     }
 
     fn facts(&self) -> EventFacts<'_> {

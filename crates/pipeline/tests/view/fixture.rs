@@ -92,7 +92,13 @@ impl ViewFixture {
     }
 
     pub(crate) fn parked_store(&self) -> ParkedStore {
-        ParkedStore::new((*self.views).clone(), "shop", false, self.models.clone(), Some(SourceDocuments::new(&self.source, &source_config())))
+        ParkedStore::new(
+            (*self.views).clone(),
+            "shop",
+            false,
+            self.models.clone(),
+            Some(SourceDocuments::new(&self.source, &source_config())),
+        )
     }
 
     pub(crate) async fn write_source(&self, events: &[Document]) {

@@ -113,8 +113,7 @@ impl SessionApplier {
                 return applied_batch(batch.outcomes, BatchEnd::Complete);
             };
             let within = deadline.saturating_duration_since(Instant::now());
-            let arrived =
-                if has_ended { NoArrivals.next(within).await } else { arrivals.next(within).await };
+            let arrived = if has_ended { NoArrivals.next(within).await } else { arrivals.next(within).await };
             // Nothing is worth waiting for once nothing will arrive.
             let now = if arrived.is_none() { deadline } else { Instant::now() };
             has_ended |= arrived.is_none();
