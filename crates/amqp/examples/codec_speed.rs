@@ -87,7 +87,7 @@ fn decode_ids(bytes: Bytes) {
 fn new_head(buffer: &mut BytesMut, stored: &Message) {
     buffer.clear();
     MessageWriter::new(buffer)
-        .header(&Header { durable: true, ttl: Some(60_000), delivery_count: 1, ..Header::default() })
+        .header(&Header { durable: Some(true), ttl: Some(60_000), delivery_count: 1, ..Header::default() })
         .message_annotations_over(
             stored.message_annotations(),
             &[annotation::SEQUENCE_NUMBER, annotation::ENQUEUED_TIME, annotation::LOCKED_UNTIL],

@@ -63,7 +63,7 @@
 //!             if credit > 0 {
 //!                 let stored = Message::parse(Bytes::from_static(b"\x00\x53\x75\xa0\x02hi")).unwrap();
 //!                 let mut head = BytesMut::new();
-//!                 MessageWriter::new(&mut head).header(&Header { durable: true, ..Header::default() }).message_annotations_over(
+//!                 MessageWriter::new(&mut head).header(&Header { durable: Some(true), ..Header::default() }).message_annotations_over(
 //!                     stored.message_annotations(),
 //!                     &[annotation::SEQUENCE_NUMBER],
 //!                     |map| {

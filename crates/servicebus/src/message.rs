@@ -101,7 +101,7 @@ impl Message {
         let mut writer = MessageWriter::new(&mut buffer);
         if let Some(ttl) = self.time_to_live {
             let ttl = Some(u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX));
-            writer.header(&Header { durable: true, ttl, ..Header::default() });
+            writer.header(&Header { durable: Some(true), ttl, ..Header::default() });
         }
         writer.message_annotations(|map| {
             if let Some(key) = &self.partition_key {

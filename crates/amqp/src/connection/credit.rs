@@ -2,7 +2,8 @@
 
 use super::dispatch::{HandlerResult, ProtocolViolation};
 use super::link::LinkState;
-use super::{CommandError, Connection, ConnectionEvent, LinkId, SessionId};
+use super::session::Session;
+use super::{CommandError, Config, Connection, ConnectionEvent, LinkId, SessionId};
 use crate::condition;
 use crate::performative::{Flow, Role};
 
@@ -36,7 +37,8 @@ impl Connection {
         Ok(())
     }
 
-    /// As sender: nothing more to send; returns the credit that the peer wants drained.
+    /// As sender: nothing more to send; returns the credit that the peer wants drained. Does nothing unless a drain
+    /// waits for its reply: a second reply would take away credit that the peer has granted since the first.
     pub fn drained(&mut self, link: LinkId) -> Result<(), CommandError> {
         self.check_open()?;
         let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
@@ -46,10 +48,19 @@ impl Connection {
         if !matches!(state.state, LinkState::Attached) {
             return Err(CommandError::WrongState);
         }
+        if !state.drain {
+            return Ok(());
+        }
         state.delivery_count = state.delivery_count.wrapping_add(state.credit);
+        state.granted_until = state.delivery_count;
         state.credit = 0;
         state.drain = false;
-        self.write_flow_for(link, true, false);
+        let (session, delivery_count) = (state.session, state.delivery_count);
+        let Some(session) = self.sessions.get_mut(session.0) else { return Err(CommandError::SessionGone) };
+        match session.backlog.iter_mut().rfind(|transfer| transfer.link == link) {
+            Some(last) => last.drained_until = Some(delivery_count),
+            None => self.write_flow_for(link, true, false),
+        }
         Ok(())
     }
 
@@ -74,10 +85,7 @@ impl Connection {
         let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
         state.credit = credit;
         state.drain = false;
-        let until = state.delivery_count.wrapping_add(credit);
-        if (until.wrapping_sub(state.granted_until) as i32) > 0 {
-            state.granted_until = until;
-        }
+        state.raise_granted_until(state.delivery_count.wrapping_add(credit));
         self.write_flow_for(link, false, false);
         Ok(())
     }
@@ -132,14 +140,13 @@ impl Connection {
                 let credit = serial_distance(state.delivery_count, until);
                 state.credit = credit;
                 state.drain = flow.drain;
+                state.raise_granted_until(until);
                 if requested {
                     return Ok(());
                 }
                 self.emit(ConnectionEvent::Credit { link, credit, drain: flow.drain });
-                if flow.drain && credit == 0 {
-                    // There is no credit to return, but the peer still expects a reply.
-                    let _ = self.drained(link);
-                } else if flow.echo {
+                // The owner replies to a drain, also to one without credit.
+                if flow.echo && !flow.drain {
                     self.write_flow_for(link, false, false);
                 }
             }
@@ -196,14 +203,24 @@ impl Connection {
         self.write_flow(session, flow);
     }
 
-    fn write_flow(&mut self, session: SessionId, mut flow: Flow) {
+    fn write_flow(&mut self, session: SessionId, flow: Flow) {
         let Some(state) = self.sessions.get_mut(session.0) else { return };
-        state.incoming_window = self.config.incoming_window;
-        flow.next_incoming_id = state.has_begun().then_some(state.next_incoming_id);
-        flow.incoming_window = state.incoming_window;
-        flow.next_outgoing_id = state.next_outgoing_id;
-        flow.outgoing_window = self.config.outgoing_window;
+        let flow = state.complete_flow(&self.config, flow);
         self.output.write_frame(state.channel, |buffer| flow.encode(buffer));
+    }
+}
+
+impl Session {
+    /// Adds the windows of the AMQP session, and renews the peer's.
+    pub(super) fn complete_flow(&mut self, config: &Config, flow: Flow) -> Flow {
+        self.incoming_window = config.incoming_window;
+        Flow {
+            next_incoming_id: self.has_begun().then_some(self.next_incoming_id),
+            incoming_window: self.incoming_window,
+            next_outgoing_id: self.next_outgoing_id,
+            outgoing_window: config.outgoing_window,
+            ..flow
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub enum ConnectionEvent {
     /// The peer accepted our attach. A refusal is reported as `Detached` only.
     Attached { link: LinkId, attach: Box<Attach> },
     /// On a sending link: how many deliveries we may send now. With `drain`, send what is available, then call
-    /// [`super::Connection::drained`].
+    /// [`super::Connection::drained`], also if `credit` is 0.
     Credit { link: LinkId, credit: u32, drain: bool },
     /// On a receiving link: the peer has no more to send and returned the credit.
     Drained { link: LinkId },

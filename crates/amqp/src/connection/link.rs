@@ -19,14 +19,16 @@ pub(super) struct Link {
     pub(super) credit: u32,
     /// The receiver wants the credit used up or returned.
     pub(super) drain: bool,
-    /// As receiver: the highest delivery-count for which we granted credit. A delivery below it is legal, even if
-    /// the credit was lowered since.
+    /// The highest delivery-count for which the receiver granted credit. A delivery below it is legal, even if the
+    /// credit was lowered since: it may have been in flight.
     pub(super) granted_until: u32,
     /// As receiver: target for the sum of credit and unsettled deliveries; 0 leaves credit to the owner.
     pub(super) credit_target: u32,
     pub(super) unsettled: u32,
     /// The receiver's limit; 0 means none.
     pub(super) max_message_size: u64,
+    /// As receiver: a delivery above the limit detaches the link instead of being rejected.
+    pub(super) detaches_oversize: bool,
     pub(super) partial: Option<Box<PartialDelivery>>,
 }
 
@@ -66,8 +68,20 @@ impl Link {
             credit_target: 0,
             unsettled: 0,
             max_message_size: 0,
+            detaches_oversize: false,
             partial: None,
         }
+    }
+
+    pub(super) fn raise_granted_until(&mut self, until: u32) {
+        if (until.wrapping_sub(self.granted_until) as i32) > 0 {
+            self.granted_until = until;
+        }
+    }
+
+    /// True if credit was granted for one more delivery, even if it was withdrawn since.
+    pub(super) fn was_granted_more(&self) -> bool {
+        (self.granted_until.wrapping_sub(self.delivery_count) as i32) > 0
     }
 
     /// True if the owner has not yet been told that this link is closed.
@@ -88,7 +102,10 @@ impl Connection {
         }
         let mut link = Link::new(session, attach.name.clone(), attach.role, LinkState::AttachSent);
         match attach.role {
-            Role::Sender => link.delivery_count = *attach.initial_delivery_count.get_or_insert(0),
+            Role::Sender => {
+                link.delivery_count = *attach.initial_delivery_count.get_or_insert(0);
+                link.granted_until = link.delivery_count;
+            }
             Role::Receiver => {
                 link.max_message_size = *attach.max_message_size.get_or_insert(self.config.max_message_size);
             }
@@ -133,6 +150,13 @@ impl Connection {
             let (credit, drain) = (state.credit, state.drain);
             self.emit(ConnectionEvent::Credit { link, credit, drain });
         }
+        Ok(())
+    }
+
+    /// As receiver: a delivery that is too large detaches the link instead of being rejected. For peers that wait for a
+    /// response and not for an outcome.
+    pub fn detach_on_oversize(&mut self, link: LinkId) -> Result<(), CommandError> {
+        self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?.detaches_oversize = true;
         Ok(())
     }
 

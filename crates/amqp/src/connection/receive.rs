@@ -194,13 +194,12 @@ impl Connection {
         let link = delivery.link;
         let state = self.links.get_mut(link.0).expect("found by on_transfer");
         if !delivery.settled {
-            let session_id = state.session;
-            let session = self.sessions.get_mut(session_id.0).expect("a link's session outlives it");
-            if !session.received.insert(delivery.id, UnsettledDelivery { link, token: 0 }) {
-                let text = "delivery-id of a delivery that is still unsettled";
-                return Err(ProtocolViolation::session(session_id, condition::NOT_ALLOWED, text));
+            let session = self.sessions.get_mut(state.session.0).expect("a link's session outlives it");
+            // The Python SDK repeats an id when threads send at the same time, and Service Bus tolerates it. One
+            // disposition settles both, so only one is counted.
+            if session.received.insert(delivery.id, UnsettledDelivery { link, token: 0 }) {
+                state.unsettled += 1;
             }
-            state.unsettled += 1;
         }
         self.emit(ConnectionEvent::Delivery(delivery));
         self.emit_if_drained(link);
@@ -208,13 +207,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Rejects a delivery. If the sender has already settled it, the link is detached instead.
+    /// Rejects a delivery. If the sender has already settled it, or does not react to a rejection, the link is detached
+    /// instead.
     fn refuse_delivery(&mut self, link: LinkId, id: u32, settled: bool, condition: Symbol) -> HandlerResult {
         let error = Error::new(condition, "message exceeds the size this link takes");
-        if settled {
+        let state = self.links.get(link.0).expect("found by on_transfer");
+        if settled || state.detaches_oversize {
             return Err(Box::new(ProtocolViolation::Link(link, error)));
         }
-        let state = self.links.get(link.0).expect("found by on_transfer");
         if let Some(session) = self.sessions.get(state.session.0) {
             self.output.dispose(session.channel, Role::Receiver, (id, id), true, Some(DeliveryState::rejected(error)));
         }
@@ -227,8 +227,7 @@ impl Connection {
 /// The credit left after one more delivery; `None` if no credit was ever granted for it.
 #[inline]
 fn take_credit(link: &Link) -> Option<u32> {
-    let allowed = (link.granted_until.wrapping_sub(link.delivery_count) as i32) > 0;
-    allowed.then(|| link.credit.saturating_sub(1))
+    link.was_granted_more().then(|| link.credit.saturating_sub(1))
 }
 
 fn exceeds(max: u64, size: usize) -> bool {

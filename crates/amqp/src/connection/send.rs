@@ -8,7 +8,7 @@ use super::session::Session;
 use super::unsettled::UnsettledDelivery;
 use super::{CommandError, Connection, LinkId, SessionId};
 use crate::frame::write_frame;
-use crate::performative::{DeliveryState, Role, Transfer};
+use crate::performative::{DeliveryState, Flow, Role, Transfer};
 
 /// A delivery to be sent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,7 +16,8 @@ pub struct OutgoingDelivery<'a> {
     /// At most 32 bytes.
     pub tag: &'a [u8],
     pub message_format: u32,
-    /// Sent settled: no disposition will come.
+    /// Sent settled: no disposition will come. The owner has already given the message away, so it may use credit that
+    /// the receiver has withdrawn since.
     pub settled: bool,
     /// Returned in [`super::DispositionEvent`]; not used otherwise.
     pub token: u64,
@@ -32,6 +33,8 @@ pub(super) struct QueuedTransfer {
     /// The fields of the first frame; `None` if it has been sent.
     head: Option<TransferHead>,
     pub(super) payload: Bytes,
+    /// The delivery-count of a reply to a drain that follows it. The reply must not overtake the transfers it counts.
+    pub(super) drained_until: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -83,7 +86,11 @@ impl Connection {
             return Err(CommandError::MessageTooLarge { size: parts.length, max: state.max_message_size });
         }
         let session = self.sessions.get_mut(state.session.0).ok_or(CommandError::SessionGone)?;
-        state.credit = state.credit.checked_sub(1).ok_or(CommandError::NoCredit)?;
+        state.credit = match state.credit.checked_sub(1) {
+            Some(left) => left,
+            None if delivery.settled && state.was_granted_more() => 0,
+            None => return Err(CommandError::NoCredit),
+        };
         state.delivery_count = state.delivery_count.wrapping_add(1);
         let id = session.next_delivery_id;
         session.next_delivery_id = id.wrapping_add(1);
@@ -99,7 +106,8 @@ impl Connection {
         if !done {
             let head = first.map(FirstFrame::into_head);
             self.backlog_bytes += parts.length;
-            session.backlog.push_back(QueuedTransfer { link, handle, head, payload: parts.into_bytes() });
+            let payload = parts.into_bytes();
+            session.backlog.push_back(QueuedTransfer { link, handle, head, payload, drained_until: None });
         }
         Ok(id)
     }
@@ -123,6 +131,9 @@ impl Connection {
                     waiting.head = None;
                 }
                 session.backlog.push_front(waiting);
+            } else if let Some(delivery_count) = waiting.drained_until {
+                let flow = session.complete_flow(&self.config, Flow::drained(handle, delivery_count));
+                self.output.write_frame(session.channel, |buffer| flow.encode(buffer));
             }
         }
     }

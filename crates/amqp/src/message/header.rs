@@ -8,11 +8,12 @@ use crate::codec::{DecodeError, ListFields, ListWriter, encode};
 /// Transport details of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header {
-    pub durable: bool,
+    /// `None` if the field is absent: then it is not durable. The same for `first_acquirer`.
+    pub durable: Option<bool>,
     pub priority: Option<u8>,
     /// Milliseconds to live.
     pub ttl: Option<u32>,
-    pub first_acquirer: bool,
+    pub first_acquirer: Option<bool>,
     /// Failed earlier deliveries.
     pub delivery_count: u32,
 }
@@ -20,10 +21,10 @@ pub struct Header {
 impl Header {
     pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            durable: fields.boolean()?.unwrap_or(false),
+            durable: fields.boolean()?,
             priority: fields.ubyte()?,
             ttl: fields.uint()?,
-            first_acquirer: fields.boolean()?.unwrap_or(false),
+            first_acquirer: fields.boolean()?,
             delivery_count: fields.uint()?.unwrap_or(0),
         })
     }
@@ -31,10 +32,10 @@ impl Header {
     /// Writes the section. The delivery count is always written: clients show it.
     pub fn encode(&self, buffer: &mut BytesMut) {
         ListWriter::described(buffer, section::HEADER)
-            .boolean(self.durable)
+            .optional(self.durable, encode::boolean)
             .optional(self.priority, encode::ubyte)
             .optional(self.ttl, encode::uint)
-            .flag(self.first_acquirer)
+            .optional(self.first_acquirer, encode::boolean)
             .uint(self.delivery_count)
             .finish();
     }

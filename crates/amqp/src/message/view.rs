@@ -367,7 +367,7 @@ mod tests {
     fn full() -> Bytes {
         let mut buffer = BytesMut::new();
         MessageWriter::new(&mut buffer)
-            .header(&Header { durable: true, ttl: Some(1000), ..Header::default() })
+            .header(&Header { durable: Some(true), ttl: Some(1000), ..Header::default() })
             .delivery_annotations(|map| {
                 map.put_long("d", 1);
             })

@@ -30,17 +30,19 @@ impl<'b> MessageWriter<'b> {
         self.map(section::DELIVERY_ANNOTATIONS, write)
     }
 
-    /// The stored annotations byte for byte, except those named in `replaced`; then what `write` adds.
+    /// The stored annotations byte for byte, except those named in `replaced`; then what `write` adds. Written even if it
+    /// is empty, as Service Bus does.
     pub fn delivery_annotations_over(
         &mut self,
         stored: MapEntries<'_>,
         replaced: &[&str],
         write: impl FnOnce(&mut MapWriter<'_>),
     ) -> &mut Self {
-        self.map(section::DELIVERY_ANNOTATIONS, |map| {
-            copy_except(map, stored, replaced);
-            write(map);
-        })
+        let mut map = MapWriter::described(self.buffer, section::DELIVERY_ANNOTATIONS);
+        copy_except(&mut map, stored, replaced);
+        write(&mut map);
+        map.finish();
+        self
     }
 
     pub fn message_annotations(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {

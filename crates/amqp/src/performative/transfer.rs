@@ -116,6 +116,18 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// A sender's reply to a drain: the credit is used up to `delivery_count`.
+    pub(crate) fn drained(handle: u32, delivery_count: u32) -> Self {
+        Self {
+            handle: Some(handle),
+            delivery_count: Some(delivery_count),
+            link_credit: Some(0),
+            available: Some(0),
+            drain: true,
+            ..Self::default()
+        }
+    }
+
     #[inline]
     pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {

@@ -237,8 +237,13 @@ fn message(name: &str) -> Message {
 #[test]
 fn a_full_message_is_read_section_by_section() {
     let message = message("full");
-    let header =
-        Header { durable: true, priority: Some(4), ttl: Some(60_000), first_acquirer: false, delivery_count: 2 };
+    let header = Header {
+        durable: Some(true),
+        priority: Some(4),
+        ttl: Some(60_000),
+        first_acquirer: Some(false),
+        delivery_count: 2,
+    };
     assert_eq!(message.header(), Ok(header));
     assert_eq!(message.delivery_annotations().get("x-opt-lock-token").unwrap().as_uuid(), Some(ID));
     assert_eq!(message.partition_key(), Some("session"));

@@ -107,8 +107,9 @@ fn message_id() -> impl Strategy<Value = MessageId<'static>> {
 }
 
 pub(crate) fn content() -> impl Strategy<Value = MessageContent> {
-    // Priority 4 is the default, which others leave out.
-    let header = (any::<bool>(), option::of(5u8..), option::of(any::<u32>()), any::<bool>(), any::<u32>()).prop_map(
+    // Priority 4 and `false` are the defaults, which others leave out.
+    let flag = || option::of(Just(true));
+    let header = (flag(), option::of(5u8..), option::of(any::<u32>()), flag(), any::<u32>()).prop_map(
         |(durable, priority, ttl, first_acquirer, delivery_count)| Header {
             durable,
             priority,

@@ -1,7 +1,9 @@
 //! Transfers: single and multi-frame, credit, windows, drain, size limits.
 
 use amqp::performative::{Flow, Performative, Transfer};
-use amqp::{Attach, Config, ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery, Source, Target, condition};
+use amqp::{
+    Attach, CommandError, Config, ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery, Source, Target, condition,
+};
 use bytes::Bytes;
 
 use crate::fixture::{ConnectionPair, RawFramePeer, frames_of, requested};
@@ -138,7 +140,7 @@ fn a_drained_sender_returns_unused_credit() {
 }
 
 #[test]
-fn a_drain_without_credit_gets_a_reply() {
+fn a_drain_without_credit_is_answered_once_by_the_owner() {
     let mut raw = RawFramePeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
@@ -154,8 +156,68 @@ fn a_drain_without_credit_gets_a_reply() {
         ..Flow::default()
     };
     raw.frame(0, &Performative::Flow(flow));
+    assert_eq!(raw.events(), [ConnectionEvent::Credit { link, credit: 0, drain: true }]);
+    assert!(raw.performatives().is_empty(), "the owner answers");
+    raw.server.drained(link).unwrap();
     let answers = raw.performatives();
     assert!(matches!(&answers[..], [Performative::Flow(Flow { drain: true, link_credit: Some(0), .. })]));
+    // The peer grants credit again. A second reply must not take it away.
+    let grant = Flow {
+        handle: Some(0),
+        delivery_count: Some(0),
+        link_credit: Some(3),
+        next_incoming_id: Some(0),
+        incoming_window: 9,
+        ..Flow::default()
+    };
+    raw.frame(0, &Performative::Flow(grant));
+    raw.server.drained(link).unwrap();
+    assert!(raw.performatives().is_empty());
+    assert_eq!(raw.server.credit(link), 3);
+}
+
+#[test]
+fn the_reply_to_a_drain_does_not_overtake_transfers() {
+    let small = Config { incoming_window: 4, ..Config::default() };
+    let mut pair = ConnectionPair::with(small, Config::default());
+    let (ours, theirs) = pair.receiver();
+    pair.client.set_credit(ours, 20).unwrap();
+    pair.run();
+    pair.client.drain(ours).unwrap();
+    pair.run();
+    pair.take_server_events();
+    for _ in 0..10 {
+        let outgoing = OutgoingDelivery { tag: b"t", settled: true, ..OutgoingDelivery::default() };
+        pair.server.transfer(theirs, outgoing, &[b"x"]).unwrap();
+    }
+    pair.server.drained(theirs).unwrap();
+    pair.run();
+    let events = pair.take_client_events();
+    assert_eq!(payloads(&events).len(), 10);
+    assert_eq!(events.last(), Some(&ConnectionEvent::Drained { link: ours }));
+    assert_eq!((pair.client.credit(ours), pair.server.credit(theirs)), (0, 0));
+}
+
+#[test]
+fn a_settled_delivery_may_use_withdrawn_credit() {
+    let mut pair = ConnectionPair::new();
+    let (ours, theirs) = pair.receiver();
+    pair.client.set_credit(ours, 2).unwrap();
+    pair.run();
+    pair.client.set_credit(ours, 0).unwrap();
+    pair.run();
+    let unsettled = OutgoingDelivery { tag: b"t", ..OutgoingDelivery::default() };
+    assert_eq!(pair.server.transfer(theirs, unsettled, &[b"x"]), Err(CommandError::NoCredit));
+    let settled = OutgoingDelivery { settled: true, ..unsettled };
+    for _ in 0..2 {
+        pair.server.transfer(theirs, settled, &[b"in flight"]).unwrap();
+    }
+    assert_eq!(pair.server.transfer(theirs, settled, &[b"x"]), Err(CommandError::NoCredit), "never granted");
+    pair.run();
+    assert_eq!(payloads(&pair.take_client_events()).len(), 2);
+    pair.client.set_credit(ours, 1).unwrap();
+    pair.run();
+    assert_eq!((pair.server.credit(theirs), pair.client.credit(ours)), (1, 1));
 }
 
 #[test]
@@ -224,6 +286,22 @@ pub(crate) fn receiving(config: Config) -> RawFramePeer {
 
 pub(crate) fn transfer(id: u32, more: bool) -> Transfer {
     Transfer { delivery_id: Some(id), delivery_tag: Some(Bytes::from_static(b"t")), more, ..Transfer::default() }
+}
+
+#[test]
+fn a_delivery_id_may_repeat_while_unsettled() {
+    let mut raw = receiving(Config::default());
+    for payload in [b"one", b"two"] {
+        raw.frame_with(0, &Performative::Transfer(transfer(7, false)), payload);
+    }
+    let events = raw.events();
+    assert_eq!(payloads(&events), [&b"one"[..], b"two"]);
+    assert!(raw.performatives().is_empty(), "the AMQP session goes on");
+    let ConnectionEvent::Delivery(delivery) = &events[0] else { panic!("{events:?}") };
+    for _ in 0..2 {
+        raw.server.dispose(delivery.link, 7, 7, true, Some(DeliveryState::Accepted)).unwrap();
+    }
+    assert!(!raw.performatives().is_empty(), "it is settled");
 }
 
 #[test]

@@ -13,15 +13,15 @@ use crate::engine::EngineRequest;
 use crate::journal::ReadJournalEntry;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
-    pub(super) fn on_credit(&mut self, link: amqp::LinkId, credit: u32, drain: bool) {
+    pub(super) fn on_credit(&mut self, link: amqp::LinkId, peer_credit: u32, drain: bool) {
         let backlogged = self.is_backlogged();
         match self.links.get_mut(link) {
             Some(BrokerLink::Receiver(receiver)) => {
                 let core_id = receiver.core_id;
                 receiver.credit.draining = drain;
-                let (delivery_count, credit) = receiver.credit.grant(if backlogged { 0 } else { credit });
-                // A peer with closed session windows is drained when they open.
-                let drain = drain && !backlogged;
+                let (delivery_count, credit) = receiver.credit.grant(if backlogged { 0 } else { peer_credit });
+                // A peer with closed session windows is drained when they open, unless there is nothing to send.
+                let drain = drain && (!backlogged || peer_credit == 0);
                 self.pending.push(EngineRequest::Flow { link: core_id, delivery_count, credit, drain });
                 self.mark_if_credit_needed(link);
             }

@@ -11,6 +11,11 @@ async fn broker_with(messages: u32) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), StorageLocation::Ephemeral);
     config.entities = vec![("q".into(), EntityDefinition::Queue(QueueDescription::default()))];
     let broker = Broker::start(config).await.expect("a broker");
+    send(&broker, messages).await;
+    broker
+}
+
+async fn send(broker: &Broker, messages: u32) {
     let mut sender = RawPeer::sending(broker.address(), "q").await;
     let mut sends = BytesMut::new();
     (0..messages).for_each(|id| raw_peer::write_performative(&mut sends, 0, &transfer(0, id, false), &message(100)));
@@ -21,12 +26,15 @@ async fn broker_with(messages: u32) -> Broker {
         let Performative::Disposition(disposition) = frame else { unreachable!("just matched") };
         accepted = disposition.last.unwrap_or(disposition.first) + 1;
     }
-    broker
+}
+
+fn flow(delivery_count: u32, credit: u32, drain: bool) -> Performative {
+    let Performative::Flow(flow) = raw_peer::credit(0, credit, u32::MAX / 4) else { unreachable!("credit is a flow") };
+    Performative::Flow(Flow { delivery_count: Some(delivery_count), drain, ..flow })
 }
 
 fn drain(delivery_count: u32, credit: u32) -> Performative {
-    let Performative::Flow(flow) = raw_peer::credit(0, credit, u32::MAX / 4) else { unreachable!("credit is a flow") };
-    Performative::Flow(Flow { delivery_count: Some(delivery_count), drain: true, ..flow })
+    flow(delivery_count, credit, true)
 }
 
 /// Counts transfers until the reply to the drain; returns the reply's delivery-count too.
@@ -65,5 +73,23 @@ async fn a_drain_ends_with_the_credit() {
     assert_eq!(drained(&mut receiver).await, (60, Some(60)));
     receiver.frame(0, &drain(60, 60)).await;
     assert_eq!(drained(&mut receiver).await, (40, Some(120)));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_drain_without_credit_is_answered_once() {
+    let broker = broker_with(0).await;
+    let mut receiver = RawPeer::receiving(broker.address(), "q").await;
+    for delivered in 0..20 {
+        receiver.frame(0, &drain(delivered, 0)).await;
+        assert_eq!(drained(&mut receiver).await, (0, Some(delivered)));
+        receiver.frame(0, &flow(delivered, 1, false)).await;
+        send(&broker, 1).await;
+        // A second reply would come before the delivery, or take its credit.
+        match receiver.until(|frame| matches!(frame, Performative::Transfer(_) | Performative::Flow(_))).await {
+            Performative::Transfer(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
     broker.stop().await;
 }

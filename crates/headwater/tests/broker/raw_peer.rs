@@ -79,9 +79,22 @@ impl RawPeer {
         self.next_within(SOON).await
     }
 
+    /// The next frame and its payload, if one arrives in time.
+    pub(crate) async fn poll_frame(&mut self, wait: Duration) -> Option<(Performative, Bytes)> {
+        loop {
+            if let Some(frame) = self.buffered() {
+                return Some(frame);
+            }
+            match timeout(wait, self.stream.read_buf(&mut self.input)).await {
+                Ok(Ok(1..)) => {}
+                _ => return None,
+            }
+        }
+    }
+
     pub(crate) async fn next_within(&mut self, timeout_after: Duration) -> Option<Performative> {
         loop {
-            if let Some(performative) = self.buffered() {
+            if let Some((performative, _)) = self.buffered() {
                 return Some(performative);
             }
             match timeout(timeout_after, self.stream.read_buf(&mut self.input))
@@ -94,7 +107,7 @@ impl RawPeer {
         }
     }
 
-    fn buffered(&mut self) -> Option<Performative> {
+    fn buffered(&mut self) -> Option<(Performative, Bytes)> {
         if !self.header_seen && self.input.len() >= ProtocolHeader::LENGTH {
             self.input.advance(ProtocolHeader::LENGTH);
             self.header_seen = true;
@@ -104,8 +117,8 @@ impl RawPeer {
             let before = bytes.len();
             let frame = read_frame(&mut bytes, 1 << 20).expect("the broker writes good frames")?;
             self.input.advance(before - bytes.len());
-            if let Frame::Amqp { performative, .. } = frame {
-                return Some(performative);
+            if let Frame::Amqp { performative, payload, .. } = frame {
+                return Some((performative, payload));
             }
         }
         None
