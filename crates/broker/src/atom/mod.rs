@@ -15,7 +15,7 @@ pub use entity::{
     AccessRight, AdminEntity, AuthorizationRule, EntityAddress, EntityProperties, MAX_AUTHORIZATION_RULES,
     NamespaceInfo, RuntimeProperties, StoredOnlyProperties,
 };
-pub use feed::{ApiVersion, FeedPage, RequestContext, entity_entry, error, namespace_entry, rule_entry};
+pub use feed::{ApiVersion, FeedPage, RequestContext, entity_entry, error, namespace_entry, root_feed, rule_entry};
 pub use parse::{EntitySubmission, EntryContent, EntryError, parse_entry};
 pub use rule::{
     CorrelationFilter, DEFAULT_RULE, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression,

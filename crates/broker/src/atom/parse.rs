@@ -66,6 +66,10 @@ impl EntitySubmission {
             if !self.names_partitioning {
                 new.enable_partitioning = old.enable_partitioning;
             }
+            // The size that clients are shown covers all partitions, and they send it back.
+            if new.max_size_in_megabytes == old.total_size_in_megabytes() {
+                new.max_size_in_megabytes = old.max_size_in_megabytes;
+            }
         }
         if let (Some(new), Some(old), false) = (egress, current.egress(), self.names_sessions) {
             new.requires_session = old.requires_session;

@@ -40,7 +40,7 @@ fn queue(
 ) {
     let QueueDescription { common, ingress, egress } = queue;
     xml.leaf("LockDuration", duration::format(egress.lock_duration));
-    xml.leaf("MaxSizeInMegabytes", ingress.max_size_in_megabytes);
+    xml.leaf("MaxSizeInMegabytes", ingress.total_size_in_megabytes());
     xml.leaf("RequiresDuplicateDetection", ingress.requires_duplicate_detection);
     xml.leaf("RequiresSession", egress.requires_session);
     time_to_live(xml, common);
@@ -75,7 +75,7 @@ fn topic(
 ) {
     let TopicDescription { common, ingress, support_ordering } = topic;
     time_to_live(xml, common);
-    xml.leaf("MaxSizeInMegabytes", ingress.max_size_in_megabytes);
+    xml.leaf("MaxSizeInMegabytes", ingress.total_size_in_megabytes());
     xml.leaf("RequiresDuplicateDetection", ingress.requires_duplicate_detection);
     xml.leaf("DuplicateDetectionHistoryTimeWindow", duration::format(ingress.duplicate_detection_window));
     xml.leaf("EnableBatchedOperations", common.enable_batched_operations);
@@ -89,6 +89,9 @@ fn topic(
     xml.leaf("SupportOrdering", support_ordering);
     counts(xml, &runtime.counts);
     xml.leaf("SubscriptionCount", runtime.subscriptions);
+    // Every rule is a true filter, which is of neither kind.
+    xml.leaf("SqlFilterCount", 0);
+    xml.leaf("CorrelationFilterCount", 0);
     auto_delete(xml, common);
     xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);

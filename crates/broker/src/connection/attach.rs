@@ -12,7 +12,8 @@ use super::address::LinkAddress;
 use super::credit::CoreCredit;
 use super::links::{BrokerLink, LockTokens, PendingLink, PendingNodeLink, ReceiverLink, ReceiverSource, ResponseLink};
 use super::node_requests::CallReply;
-use super::{BrokerConnection, to_amqp};
+use super::{BrokerConnection, describe_error, to_amqp};
+use crate::atom::AccessRight;
 use crate::core::{AttachResult, Core, CoreLinkId, EntityId, Error, ReceiveMode, SessionFilter, Subqueue, Timestamp};
 use crate::engine::{EngineReply, EngineRequest};
 
@@ -47,6 +48,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         };
         match LinkAddress::parse(address) {
             LinkAddress::Entity(path) => {
+                if let Err(error) = self.authorize_link(link, &path, Some(AccessRight::Send)) {
+                    return self.refuse(link, error);
+                }
                 let name = self.links.allocate_core_id(link);
                 self.links
                     .insert(link, BrokerLink::Pending(Box::new(PendingLink { attach, core_id: name, source: None })));
@@ -67,9 +71,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         };
         match LinkAddress::parse(address) {
             LinkAddress::Entity(path) => {
+                if let Err(error) = self.authorize_link(link, &path, Some(AccessRight::Listen)) {
+                    return self.refuse(link, error);
+                }
                 let settled = attach.snd_settle_mode == SenderSettleMode::Settled;
                 let mode = if settled { ReceiveMode::ReceiveAndDelete } else { ReceiveMode::PeekLock };
-                let filter = session_filter(&attach);
+                let filter = match session_filter(&attach) {
+                    Ok(filter) => filter,
+                    Err(error) => return self.refuse(link, error),
+                };
                 let name = self.links.allocate_core_id(link);
                 self.links
                     .insert(link, BrokerLink::Pending(Box::new(PendingLink { attach, core_id: name, source: None })));
@@ -87,6 +97,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     /// Attaches a link to a node, for requests or for responses. A `$management` node exists as long as its entity.
     fn attach_node(&mut self, session: SessionId, link: amqp::LinkId, node: LinkAddress, attach: &Attach) {
+        if let LinkAddress::Management(path) = &node
+            && let Err(error) = self.authorize_link(link, path, None)
+        {
+            return self.refuse(link, error);
+        }
         let entity = match &node {
             LinkAddress::Management(path) => Some((self.links.allocate_core_id(link), path.clone())),
             _ => None,
@@ -109,12 +124,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_node_resolved(&mut self, link: amqp::LinkId, result: Result<(), Error>) {
         if let Err(error) = result {
             self.links.remove(link);
-            return self.refuse(link, to_amqp(&error));
+            return self.refuse_with(link, &error);
         }
         // None: detached while the engine resolved it. The detach has already been forwarded.
         let Some(reply) = self.links.complete_node_attach(link) else { return };
         let hears_requests = reply.role == Role::Receiver;
         if self.amqp.accept_attach(link, reply).is_ok() && hears_requests {
+            // SDKs ignore the outcome of a request. Only a detach ends their wait for the response.
+            let _ = self.amqp.detach_on_oversize(link);
             let _ = self.amqp.keep_credit(link, REQUEST_CREDIT);
         }
     }
@@ -125,7 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             Ok(found) => found,
             Err(error) => {
                 self.links.remove(link);
-                return self.refuse(link, to_amqp(&error));
+                return self.refuse_with(link, &error);
             }
         };
         let core_id = pending.core_id;
@@ -149,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         match result {
             Err(error) => {
                 self.links.remove(link);
-                self.refuse(link, to_amqp(&error));
+                self.refuse_with(link, &error);
             }
             Ok((source, attached)) => {
                 pending.source = Some(source);
@@ -192,6 +209,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     /// The core closes or refuses a link.
     pub(super) fn end_link(&mut self, core_id: CoreLinkId, error: &Error) {
         let Some(link) = self.links.by_core_id(core_id) else { return };
+        self.forget_link(link);
         self.links.remove(link);
         // For a link that is not attached yet, this refuses the attach.
         let _ = self.amqp.detach(link, Some(to_amqp(error)));
@@ -204,12 +222,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 
     pub(super) fn on_detached(&mut self, link: amqp::LinkId) {
+        self.forget_link(link);
         if let Some(core_id) = self.links.remove(link).and_then(|link| link.core_id()) {
             self.pending.push(EngineRequest::Detach { link: core_id });
         }
     }
 
+    fn refuse_with(&mut self, link: amqp::LinkId, error: &Error) {
+        let text = describe_error(error, &self.namespace);
+        self.refuse(link, amqp::Error::new(Symbol::from_static(error.condition()), text));
+    }
+
     fn refuse(&mut self, link: amqp::LinkId, error: amqp::Error) {
+        self.forget_link(link);
         let _ = self.amqp.refuse_attach(link, error);
     }
 
@@ -239,17 +264,21 @@ pub(super) fn find_receiver_source(core: &Core, path: &str) -> Result<ReceiverSo
 }
 
 /// No filter, any session, or one named session; the filter may be described or plain.
-fn session_filter(attach: &Attach) -> SessionFilter {
+fn session_filter(attach: &Attach) -> Result<SessionFilter, amqp::Error> {
     let filter = attach.source.as_ref().and_then(|source| source.filter.as_ref());
-    let Some(asked) = filter.and_then(|filter| filter.get(SESSION_FILTER)) else { return SessionFilter::None };
-    match asked.get().undescribed().as_str() {
-        Some(id) => SessionFilter::Named(id.into()),
+    let Some(asked) = filter.and_then(|filter| filter.get(SESSION_FILTER)) else { return Ok(SessionFilter::None) };
+    let asked = asked.get().undescribed();
+    match asked.as_str() {
+        Some(id) => Ok(SessionFilter::Named(id.into())),
+        None if !asked.is_null() => {
+            Err(amqp::Error::new(condition::INVALID_FIELD, "session filter is neither a string nor null"))
+        }
         None => {
             let asked = attach.properties.as_ref().and_then(|properties| properties.get("com.microsoft:timeout"));
             let millis = asked.and_then(Value::as_integer).and_then(|millis| u64::try_from(millis).ok());
             let timeouts = millis.map_or(DEFAULT_SESSION_TIMEOUT, Duration::from_millis);
             // The broker's clock counts whole milliseconds and may be almost one behind. The extra millisecond makes sure that a wait is never too short.
-            SessionFilter::Next { timeout: timeouts + Duration::from_millis(1) }
+            Ok(SessionFilter::Next { timeout: timeouts + Duration::from_millis(1) })
         }
     }
 }

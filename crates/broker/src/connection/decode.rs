@@ -5,6 +5,7 @@ use amqp::message::{BATCH_FORMAT, MessageId};
 use amqp::{Message, condition};
 use bytes::Bytes;
 
+use super::decimals;
 use crate::core::{IncomingMessage, Timestamp};
 
 /// Why a transfer is rejected before it reaches the core.
@@ -60,7 +61,7 @@ pub(super) fn decode_message(message: &Message) -> Result<IncomingMessage, Decod
     };
     let scheduled_for = message.scheduled_enqueue_time().and_then(|at| u64::try_from(at).ok()).map(Timestamp);
     Ok(IncomingMessage {
-        body: message.encoded().clone(),
+        body: decimals::encode_as_service(message),
         message_id: properties.message_id.as_ref().map(message_id_text),
         session_id: properties.group_id.map(Into::into),
         partition_key: message.partition_key().map(Into::into),

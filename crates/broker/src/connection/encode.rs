@@ -18,6 +18,8 @@ pub(super) enum DeliveryForm {
     Fetched,
     /// Peeked: no lock, but with its state.
     Peeked(WireMessageState),
+    /// Peeked: its size instead of its body.
+    PeekedWithoutBody(WireMessageState),
 }
 
 /// The numbers are those on the wire.
@@ -45,33 +47,45 @@ pub(super) fn encode_message(
     let message = Message::parse(stored.body.clone())?;
     let overrides = delivery.overrides.as_deref();
     let mut writer = MessageWriter::new(head);
+    let sent = message.header()?;
     writer.header(&Header {
-        durable: true,
-        priority: message.header()?.priority,
+        durable: sent.durable.or(Some(true)),
+        priority: sent.priority,
         ttl: envelope.time_to_live.map(|ttl| ttl.min(MAX_HEADER_TTL) as u32),
-        first_acquirer: false,
+        first_acquirer: sent.first_acquirer,
         delivery_count: delivery.delivery_count.into(),
     });
     writer.delivery_annotations_over(message.delivery_annotations(), &[annotation::LOCK_TOKEN], |map| {
         if !delivery.settled {
             encode::uuid(map.symbol(annotation::LOCK_TOKEN), lock_token_uuid(delivery.token));
         }
+        if let DeliveryForm::PeekedWithoutBody(_) = shown {
+            map.put_long(OMITTED_BODY_SIZE, message.body_and_footer().len() as i64);
+        }
     });
     writer.message_annotations_over(message.message_annotations(), BROKER_ANNOTATIONS, |map| {
-        let enqueued = overrides.and_then(|changed| changed.enqueued_sequence).unwrap_or(envelope.sequence);
+        let dead_lettered = overrides.and_then(|changed| changed.enqueued_sequence);
+        let enqueued = dead_lettered.or((envelope.sequence != delivery.sequence).then_some(envelope.sequence));
         map.put_long(annotation::SEQUENCE_NUMBER, delivery.sequence.0 as i64)
-            .put_timestamp(annotation::ENQUEUED_TIME, to_millis(envelope.enqueued_at))
-            .put_long(annotation::ENQUEUE_SEQUENCE_NUMBER, enqueued.0 as i64);
+            .put_timestamp(annotation::ENQUEUED_TIME, to_millis(envelope.enqueued_at));
+        // Only for a message with a new sequence number: in a dead-letter queue, or after it was scheduled.
+        if let Some(enqueued) = enqueued {
+            map.put_long(annotation::ENQUEUE_SEQUENCE_NUMBER, enqueued.0 as i64);
+        }
         if let Some(session) = envelope.session.as_deref().filter(|_| message.partition_key().is_none()) {
             map.put_string(annotation::PARTITION_KEY, session);
         }
         if let Some(source) = source {
             map.put_string(annotation::DEAD_LETTER_SOURCE, source);
         }
+        // A scheduled message keeps its state when it becomes active, as in Azure Service Bus.
+        let scheduled = envelope.due_at.map(|_| WireMessageState::Scheduled);
         let state = match shown {
-            DeliveryForm::Delivered => None,
+            DeliveryForm::Delivered => scheduled,
             DeliveryForm::Fetched => Some(WireMessageState::Deferred),
-            DeliveryForm::Peeked(state) => Some(state),
+            DeliveryForm::Peeked(WireMessageState::Active)
+            | DeliveryForm::PeekedWithoutBody(WireMessageState::Active) => scheduled.or(Some(WireMessageState::Active)),
+            DeliveryForm::Peeked(state) | DeliveryForm::PeekedWithoutBody(state) => Some(state),
         };
         if let Some(state) = state {
             encode::int(map.symbol(annotation::MESSAGE_STATE), state as i32);
@@ -80,10 +94,16 @@ pub(super) fn encode_message(
             map.put_timestamp(annotation::LOCKED_UNTIL, to_millis(delivery.locked_until));
         }
     });
+    let body = match shown {
+        DeliveryForm::PeekedWithoutBody(_) => Bytes::new(),
+        _ => message.body_and_footer(),
+    };
     let changed = overrides.filter(|changed| has_property_changes(changed));
     let properties = message.properties()?;
     if changed.is_none() && properties.message_id.is_some() {
-        return Ok(message.after_annotations());
+        let omitted = message.body_and_footer().len() - body.len();
+        let tail = message.after_annotations();
+        return Ok(tail.slice(..tail.len() - omitted));
     }
     match properties.message_id {
         Some(_) => drop(writer.encoded(&message.properties_section())),
@@ -110,8 +130,11 @@ pub(super) fn encode_message(
             map.string(name).extend_from_slice(value);
         }
     });
-    Ok(message.body_and_footer())
+    Ok(body)
 }
+
+/// The delivery annotation with the size of a body that the client did not ask for.
+const OMITTED_BODY_SIZE: &str = "omitted-message-body-size";
 
 /// Annotations that the broker writes. A sender's values for them are dropped.
 const BROKER_ANNOTATIONS: &[&str] = &[

@@ -11,6 +11,7 @@ use super::deliveries::changed_properties;
 use super::encode::{self, DeliveryForm, WireMessageState, to_millis};
 use super::links::ReceiverSource;
 use super::node_requests::{NodeResponse, StatusFieldNames};
+use crate::atom::AccessRight;
 use crate::core::{
     CallContext, Core, EntityId, Error, LockToken, MessageDelivery, MessageState, ReceiveMode, SequenceNumber,
     SettlementOutcome, Timestamp,
@@ -77,6 +78,15 @@ impl ManagementRequest {
     pub(super) fn is_heavy(&self) -> bool {
         let operation = self.operation.strip_prefix("com.microsoft:");
         matches!(operation, Some("peek-message" | "receive-by-sequence-number" | "get-session-state"))
+    }
+
+    /// The right that a client needs for it.
+    pub(super) fn needed_right(&self) -> AccessRight {
+        match self.operation.strip_prefix("com.microsoft:") {
+            Some("schedule-message" | "cancel-scheduled-message") => AccessRight::Send,
+            Some("add-rule" | "remove-rule") => AccessRight::Manage,
+            _ => AccessRight::Listen,
+        }
     }
 
     pub(super) fn execute(self, core: &mut Core, call: &mut CallContext<'_>) -> NodeResponse {
@@ -188,6 +198,7 @@ impl ManagementRequest {
         let source = self.receiver_source(core)?;
         let from = SequenceNumber(self.number("from-sequence-number")?.max(0) as u64);
         let most = self.number("message-count")?.clamp(0, MAX_MESSAGES) as usize;
+        let omit_body = self.body.get("omit-message-body").and_then(Value::as_bool).unwrap_or(false);
         let found = core.peek(call, source.queue, self.optional_session_id(), from, most)?;
         let mut messages = Vec::with_capacity(found.len());
         let mut bytes = 0;
@@ -206,7 +217,8 @@ impl ManagementRequest {
                 overrides: peeked.overrides,
                 settled: true,
             };
-            let message = read_message(call, &source, &delivery, DeliveryForm::Peeked(state))?;
+            let form = if omit_body { DeliveryForm::PeekedWithoutBody(state) } else { DeliveryForm::Peeked(state) };
+            let message = read_message(call, &source, &delivery, form)?;
             bytes += message.len();
             if !messages.is_empty() && bytes > PEEK_BYTES {
                 break;
@@ -330,6 +342,13 @@ pub(super) fn busy_response() -> NodeResponse {
     let error = Error::ServerBusy;
     let (status, text) = (error.status(), error.to_string());
     NodeResponse { status, text, condition: Some(error.condition()), body: Map::new(), status_fields: &STATUS_FIELDS }
+}
+
+/// The response to a client whose token does not allow the request.
+pub(super) fn unauthorized_response() -> NodeResponse {
+    let text = "the token does not allow this operation, or is expired".to_owned();
+    let condition = Some("amqp:unauthorized-access");
+    NodeResponse { status: 401, text, condition, body: Map::new(), status_fields: &STATUS_FIELDS }
 }
 
 fn success() -> RequestSuccess {

@@ -8,7 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::LinkAddress;
 use super::links::ReceiverSource;
-use super::{BrokerConnection, cbs, management};
+use super::{BrokerConnection, cbs, describe_error, management};
+use crate::access::AccessGrant;
 use crate::core::{AttachResult, EntityId, Error};
 
 /// The engine's reply to a call from a connection.
@@ -33,6 +34,13 @@ pub(crate) enum CallReply {
         weight: u32,
         /// The response size that was reported to the core.
         bytes: usize,
+    },
+    /// The response to a token, and what the token allows.
+    Token {
+        link: amqp::LinkId,
+        correlation: Option<MessageId<'static>>,
+        response: NodeResponse,
+        grant: Option<AccessGrant>,
     },
 }
 
@@ -67,6 +75,7 @@ pub(super) struct StatusFieldNames {
 
 /// Weight of the requests that one connection may have in flight: this many small ones, or a few dozen whose responses contain messages.
 const MAX_REQUEST_WEIGHT: u32 = 1_000;
+const TOKEN_WEIGHT: u32 = 1;
 /// Bytes that may wait on the links of a peer that gives no credit for responses.
 const MAX_UNSENT_RESPONSE_BYTES: usize = 1 << 20;
 
@@ -81,6 +90,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         match node {
             LinkAddress::Management(path) => {
                 let request = management::ManagementRequest::decode(path, &message);
+                if !self.is_allowed(path, Some(request.needed_right())) {
+                    return self.respond(link, correlation, &management::unauthorized_response());
+                }
                 let weight = request.weight();
                 if self.management_weight + weight > MAX_REQUEST_WEIGHT {
                     return self.respond(link, correlation, &management::busy_response());
@@ -98,7 +110,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                     CallReply::Response { link, correlation, response, weight, bytes }
                 });
             }
-            LinkAddress::Cbs => self.respond(link, correlation, &cbs::respond(&message)),
+            LinkAddress::Cbs => {
+                let request = cbs::TokenRequest::decode(&message);
+                if self.management_weight + TOKEN_WEIGHT > MAX_REQUEST_WEIGHT {
+                    return self.respond(link, correlation, &management::busy_response());
+                }
+                self.management_weight += TOKEN_WEIGHT;
+                let (namespace, keys) = (self.namespace.clone(), self.settings.keys.clone());
+                self.call_core(move |core, call| {
+                    let describe = |error: &Error| describe_error(error, &namespace);
+                    let (response, grant) = request.execute(core, keys.as_deref(), call.now, describe);
+                    CallReply::Token { link, correlation, response, grant }
+                });
+            }
             LinkAddress::Entity(_) => {}
         }
     }
@@ -108,6 +132,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             CallReply::Sender { link, result } => self.on_sender_resolved(link, result),
             CallReply::Receiver { link, result } => self.on_receiver_resolved(link, result),
             CallReply::Node { link, result } => self.on_node_resolved(link, result),
+            CallReply::Token { link, correlation, response, grant } => {
+                self.management_weight -= TOKEN_WEIGHT;
+                if let Some(grant) = grant {
+                    self.add_grant(grant);
+                }
+                self.respond(link, correlation, &response);
+            }
             CallReply::Response { link, correlation, response, weight, bytes } => {
                 self.management_weight -= weight;
                 self.unwritten_bytes += bytes;

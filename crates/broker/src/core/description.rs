@@ -50,6 +50,14 @@ pub struct SendProperties {
     pub enable_partitioning: bool,
 }
 
+impl SendProperties {
+    /// A partitioned entity has its size in each of 16 partitions.
+    pub fn total_size_in_megabytes(&self) -> u64 {
+        let partitions = if self.enable_partitioning { super::partition_choice::COUNT.into() } else { 1 };
+        self.max_size_in_megabytes * partitions
+    }
+}
+
 /// Properties of the receive side, common to queues and subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -16,6 +16,8 @@ pub(super) struct Entity {
     pub(super) description: EntityDefinition,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
+    /// When a receiver last attached. Not stored.
+    pub(super) attached_at: Option<Timestamp>,
     /// The topic of a subscription.
     pub(super) topic: Option<EntityId>,
     /// The subscriptions of a topic.
@@ -30,6 +32,8 @@ pub(super) struct Entity {
 pub(super) struct SendSide {
     /// The last counter assigned to a message.
     pub(super) counter: u64,
+    /// When the last message was sent.
+    pub(super) sent_at: Option<Timestamp>,
     pub(super) next_partition: u8,
     pub(super) history: Option<DuplicateHistory>,
     pub(super) schedule: ScheduledMessages,
@@ -71,6 +75,8 @@ pub struct EntityView<'a> {
     pub description: &'a EntityDefinition,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// When a client last sent a message or attached a receiver.
+    pub accessed_at: Option<Timestamp>,
     pub counts: EntityCounts,
     pub subscriptions: usize,
 }
@@ -92,6 +98,7 @@ impl Entity {
         let id = record.id;
         let ingress = description.ingress().map(|ingress| SendSide {
             counter: record.counter,
+            sent_at: None,
             next_partition: 0,
             history: history(ingress),
             schedule: ScheduledMessages::default(),
@@ -109,6 +116,7 @@ impl Entity {
             description,
             created_at: record.created_at,
             updated_at: record.updated_at,
+            attached_at: None,
             topic: record.topic,
             subscriptions: Vec::new(),
             ingress,
@@ -171,6 +179,7 @@ impl Entity {
             description: &self.description,
             created_at: self.created_at,
             updated_at: self.updated_at,
+            accessed_at: self.ingress.as_ref().and_then(|ingress| ingress.sent_at).max(self.attached_at),
             counts: self.counts(),
             subscriptions: self.subscriptions.len(),
         }

@@ -11,7 +11,7 @@ use super::call_context::{CallContext, MessageDelivery};
 use super::error::Error;
 use super::id::{QueueId, SequenceNumber, Subqueue, Timestamp};
 use super::property_overrides::PropertyOverrides;
-use super::queue::MessageQueue;
+use super::queue::{MessageQueue, STORED_OVERHEAD};
 use super::queue_context::QueueContext;
 use super::receivers::ReceiveMode;
 use super::record::{JournalRecord, SessionStateLocation, SessionStateRecord, StoredEnvelope};
@@ -107,6 +107,9 @@ impl Core {
         let limit = self.state.limits.max_message_size;
         if let Some(size) = state.as_ref().map(Bytes::len).filter(|size| *size > limit) {
             return Err(Error::MessageTooLarge { size, limit });
+        }
+        if let (Some(state), Some(entity)) = (&state, self.entities.get(&queue.entity)) {
+            self.check_room(entity, state.len() as u64 + STORED_OVERHEAD)?;
         }
         self.queue_context(call, queue)?.set_state(session, state)
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Core;
 use super::call_context::{CallContext, LinkEffect};
+use super::entity::{Entity, EntityView};
 use super::error::Error;
 use super::id::{CoreLinkId, EntityId};
 use super::name;
@@ -51,10 +52,22 @@ impl Core {
         address: &str,
     ) -> Result<(), Error> {
         self.handle_due_timers(call);
-        let (path, _) = name::split_subqueue(address);
-        let entity = self.find_entity(&path)?;
+        let entity = self.find_address(address)?;
         self.management_links.insert(link, entity);
         Ok(())
+    }
+
+    /// Finds a queue, topic or subscription by its address or by that of its dead-letter queue.
+    pub fn find_address(&self, address: &str) -> Result<EntityId, Error> {
+        let (path, _) = name::split_subqueue(address);
+        self.find_entity(&path)
+    }
+
+    /// The entity at an address and, if it is a subscription, its topic.
+    pub fn entities_at(&self, address: &str) -> Vec<EntityView<'_>> {
+        let found = self.find_address(address).ok().and_then(|id| self.entities.get(&id));
+        let topic = found.and_then(|entity| entity.topic).and_then(|id| self.entities.get(&id));
+        found.into_iter().chain(topic).map(Entity::view).collect()
     }
 
     pub(super) fn detach_management_links(&mut self, call: &mut CallContext<'_>, entity: EntityId, error: &Error) {

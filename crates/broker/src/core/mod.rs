@@ -130,7 +130,10 @@ impl Core {
         filter: SessionFilter,
     ) -> Result<AttachResult, Error> {
         self.handle_due_timers(call);
-        let path = self.entities.get(&queue.entity).map(|entity| entity.path.clone());
+        let path = self.entities.get_mut(&queue.entity).map(|entity| {
+            entity.attached_at = Some(call.now);
+            entity.path.clone()
+        });
         let mut context = self.queue_context(call, queue)?;
         // Checked here and not per delivery: an update detaches the links.
         if !context.queue.policy.receives {

@@ -8,7 +8,8 @@ pub(super) const COUNT: u8 = 16;
 /// round robin.
 pub(super) fn choose(message: &IncomingMessage, by_message_id: bool, next: &mut u8) -> u8 {
     let id = message.message_id.as_deref().filter(|_| by_message_id);
-    match message.session_id.as_deref().or(message.partition_key.as_deref()).or(id) {
+    let session = message.session_id.as_deref().filter(|id| !id.is_empty() || message.partition_key.is_none());
+    match session.or(message.partition_key.as_deref()).or(id) {
         // CRC-32 gives the same result in every version of the program: a session stays in its partition.
         Some(key) => (crc32fast::hash(key.as_bytes()) % u32::from(COUNT)) as u8,
         None => {

@@ -44,6 +44,16 @@ impl QueueSettings {
     }
 }
 
+/// What a message or a session state costs besides its bytes, in memory and in the journal. Without it, empty messages
+/// would fill the disk of a broker whose quotas say 0 bytes.
+pub(super) const STORED_OVERHEAD: u64 = 192;
+
+/// Bytes that a message or a session state counts against the quota of its entity. A message is stored with its header,
+/// annotations and properties, so they count.
+pub(super) fn quota_size(location: JournalLocation) -> u64 {
+    u64::from(location.len) + STORED_OVERHEAD
+}
+
 /// One unsettled delivery.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MessageLock {
@@ -113,7 +123,7 @@ impl MessageQueue {
         }
         self.counter = self.counter.max(counter);
         self.messages += 1;
-        self.bytes += u64::from(message.location.len);
+        self.bytes += quota_size(message.location);
         slot
     }
 
@@ -125,7 +135,7 @@ impl MessageQueue {
     ) -> Option<(QueuedMessage, Option<Arc<PropertyOverrides>>)> {
         let message = self.sessions.get_mut(slot).backlog.remove(counter, slot, &mut self.expiry_index)?;
         self.messages -= 1;
-        self.bytes -= u64::from(message.location.len);
+        self.bytes -= quota_size(message.location);
         let overrides = if message.has_overrides() { self.overridden.remove(&counter) } else { None };
         Some((message, overrides))
     }
@@ -206,8 +216,8 @@ pub(super) struct MessageUpdate {
 }
 
 impl MessageUpdate {
-    pub(super) fn count_failed_delivery(&mut self) {
-        self.delivery_count = self.delivery_count.saturating_add(1);
+    pub(super) fn count_delivery_if(&mut self, counts: bool) {
+        self.delivery_count = self.delivery_count.saturating_add(counts.into());
     }
 
     pub(super) fn set_properties(&mut self, properties: &PropertyUpdates) {
@@ -221,9 +231,9 @@ impl MessageQueue {
     /// Replaces a session's state; returns the location of the old one.
     pub(super) fn set_state(&mut self, slot: TableSlot, state: Option<StoredState>) -> Option<JournalLocation> {
         let old = std::mem::replace(&mut self.sessions.get_mut(slot).state, state.map(Box::new));
-        self.bytes += state.map_or(0, |state| u64::from(state.location.len));
+        self.bytes += state.map_or(0, |state| quota_size(state.location));
         let old = old.map(|old| old.location);
-        self.bytes -= old.map_or(0, |old| u64::from(old.len));
+        self.bytes -= old.map_or(0, quota_size);
         old
     }
 }

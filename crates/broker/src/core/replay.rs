@@ -10,7 +10,7 @@ use super::description::EntityDefinition;
 use super::entity::Entity;
 use super::expiry_time::ExpiryTime;
 use super::id::{EntityId, QueueId, Timestamp};
-use super::queue::{MessageQueue, MessageUpdate};
+use super::queue::{MessageQueue, MessageUpdate, quota_size};
 use super::record::*;
 use super::scheduled_messages::ScheduledMessage;
 use super::sessions::{StoredState, TableSlot};
@@ -202,7 +202,7 @@ impl MessageQueue {
         }
         session.backlog.append(counter, message, slot, &mut self.expiry_index);
         self.messages += 1;
-        self.bytes += u64::from(message.location.len);
+        self.bytes += quota_size(message.location);
         true
     }
 

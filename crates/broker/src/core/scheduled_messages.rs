@@ -9,6 +9,7 @@ use super::Core;
 use super::call_context::CallContext;
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
+use super::queue::quota_size;
 use super::queue_context::RETRY;
 use super::record::{ActivatedRecord, JournalRecord};
 use super::settle::MAX_PER_TIMER;
@@ -43,17 +44,17 @@ impl ScheduledMessages {
 
     pub(super) fn insert(&mut self, message: ScheduledMessage) {
         let counter = message.sequence.counter();
-        let (due_at, len) = (message.due_at, message.location.len);
+        let (due_at, size) = (message.due_at, quota_size(message.location));
         if self.by_counter.insert(counter, message).is_none() {
             self.by_time.insert((due_at, counter));
-            self.bytes += u64::from(len);
+            self.bytes += size;
         }
     }
 
     pub(super) fn remove(&mut self, counter: u64) -> Option<ScheduledMessage> {
         let message = self.by_counter.remove(&counter)?;
         self.by_time.remove(&(message.due_at, counter));
-        self.bytes -= u64::from(message.location.len);
+        self.bytes -= quota_size(message.location);
         Some(message)
     }
 

@@ -14,6 +14,7 @@ use super::entity::{Entity, SendSide};
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::partition_choice;
+use super::queue::STORED_OVERHEAD;
 use super::record::EnqueuedRecord;
 use super::scheduled_messages::ScheduledMessage;
 use super::timers::Timer;
@@ -85,13 +86,18 @@ impl Core {
     }
 
     fn check_quota(&self, entity: &Entity, messages: &[IncomingMessage]) -> Result<(), Error> {
+        let more = messages.iter().map(|message| message.body.len() as u64 + STORED_OVERHEAD).sum();
+        self.check_room(entity, more)
+    }
+
+    /// Checks that an entity may hold this many bytes more. A subscription shares the quota of its topic.
+    pub(super) fn check_room(&self, entity: &Entity, more: u64) -> Result<(), Error> {
+        let entity = entity.topic.and_then(|topic| self.entities.get(&topic)).unwrap_or(entity);
         let Some(ingress) = entity.description.ingress() else { return Ok(()) };
-        let partitions = if ingress.enable_partitioning { u64::from(partition_choice::COUNT) } else { 1 };
-        let limit = ingress.max_size_in_megabytes * MEGABYTE * partitions;
+        let limit = ingress.total_size_in_megabytes() * MEGABYTE;
         let subscriptions = entity.subscriptions.iter().filter_map(|id| self.entities.get(id));
         // A topic's quota covers the copies in its subscriptions.
         let used = entity.counts().bytes + subscriptions.map(|subscription| subscription.counts().bytes).sum::<u64>();
-        let more: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
         if used + more > limit { Err(Error::QuotaExceeded { path: entity.path.clone(), limit }) } else { Ok(()) }
     }
 
@@ -168,6 +174,7 @@ impl Core {
     pub(super) fn record_as_seen(&mut self, record: &EnqueuedRecord<'_>) {
         let Ok(ingress) = self.ingress_mut(record.entity) else { return };
         ingress.counter = ingress.counter.max(record.sequence.counter());
+        ingress.sent_at = ingress.sent_at.max(Some(record.enqueued_at));
         // Replay only sees the chosen partition; continuing after it keeps the round robin even.
         ingress.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition_choice::COUNT;
         if let (Some(history), Some(id)) = (&mut ingress.history, record.fingerprint) {
@@ -219,7 +226,8 @@ fn check_message(message: &IncomingMessage, limit: usize, needs_session: bool) -
     check_length("SessionId", message.session_id.as_deref())?;
     check_length("PartitionKey", message.partition_key.as_deref())?;
     match (&message.session_id, &message.partition_key) {
-        (Some(session), Some(key)) if session != key => {
+        // An empty session id is no key.
+        (Some(session), Some(key)) if session != key && !session.is_empty() => {
             Err(Error::NotAllowed("the partition key must be the session id where both are set"))
         }
         (None, _) if needs_session => {

@@ -60,9 +60,8 @@ impl QueueContext<'_, '_> {
             SettlementOutcome::Abandon { properties } => self.abandon(&valid, properties)?,
             SettlementOutcome::Release => self.unlock_messages(&valid),
             SettlementOutcome::Defer { properties } => self.defer(&valid, properties)?,
-            // A message in a dead-letter queue cannot be dead-lettered again. It stays, with one more failed delivery.
-            SettlementOutcome::DeadLetter { properties, .. } if self.dead_letter_queue.is_none() => {
-                self.abandon(&valid, properties)?
+            SettlementOutcome::DeadLetter { .. } if self.dead_letter_queue.is_none() => {
+                return Err(Error::NotAllowed("a message in a dead-letter queue cannot be dead-lettered"));
             }
             SettlementOutcome::DeadLetter { reason, description, properties } => {
                 let (reason, description) = (reason.as_deref(), description.as_deref());
@@ -127,7 +126,8 @@ impl QueueContext<'_, '_> {
 
     /// Counts one failed delivery for each message, in memory even if the journal refuses the record. The locks stay.
     pub(super) fn count_failed_deliveries(&mut self, tokens: &[LockToken]) {
-        let updates = self.plan_updates(tokens, MessageUpdate::count_failed_delivery);
+        let counts = self.counts_deliveries();
+        let updates = self.plan_updates(tokens, |update| update.count_delivery_if(counts));
         // The lock ends even if the journal refuses the record, see the module docs.
         let _ = self.append_updates(&updates);
         self.apply_updates(updates);
@@ -166,15 +166,24 @@ impl QueueContext<'_, '_> {
     }
 
     fn abandon(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
+        let counts = self.counts_deliveries();
         self.update_and_unlock(tokens, |update| {
-            update.count_failed_delivery();
+            update.count_delivery_if(counts);
             update.set_properties(properties);
         })
     }
 
+    /// Whether a delivery that did not complete its message counts. In a dead-letter queue it does not, as in Azure
+    /// Service Bus: the count stays what it was in the main queue.
+    fn counts_deliveries(&self) -> bool {
+        self.dead_letter_queue.is_some()
+    }
+
     fn defer(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
+        let counts = self.counts_deliveries();
         self.update_and_unlock(tokens, |update| {
             update.deferred = true;
+            update.count_delivery_if(counts);
             update.set_properties(properties);
         })
     }

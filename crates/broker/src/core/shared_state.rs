@@ -10,6 +10,7 @@ use super::id::{CoreLinkId, LockToken, QueueId};
 use super::outgoing_byte_budget::OutgoingByteBudget;
 use super::record::JournalRecord;
 use super::timers::TimerQueue;
+use crate::ServiceTier;
 use crate::journal::{AppendError, JournalEntry, JournalLocation};
 
 /// Limits of one broker; they apply to all entities.
@@ -26,9 +27,13 @@ pub struct BrokerLimits {
 }
 
 impl Default for BrokerLimits {
-    /// 1 MiB is the default of Azure Service Bus Premium; 10,000 is more than any SDK prefetches.
+    /// 10,000 is more than any SDK prefetches.
     fn default() -> Self {
-        Self { max_message_size: 1 << 20, max_unsettled: 10_000, max_outgoing: usize::MAX }
+        Self {
+            max_message_size: ServiceTier::Standard.max_message_size(),
+            max_unsettled: 10_000,
+            max_outgoing: usize::MAX,
+        }
     }
 }
 

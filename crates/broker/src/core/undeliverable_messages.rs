@@ -81,7 +81,9 @@ impl QueueContext<'_, '_> {
         message.expires <= ExpiryTime::passed_by(self.call.now)
     }
 
+    /// A deferral counts as a delivery, but must not dead-letter the message that the client wants to keep.
     fn has_exhausted_deliveries(&self, message: QueuedMessage) -> bool {
-        self.queue.policy.max_delivery_count.is_some_and(|max| message.delivery_count >= max)
+        let count = message.delivery_count.saturating_sub(message.is_deferred().into());
+        self.queue.policy.max_delivery_count.is_some_and(|max| count >= max)
     }
 }

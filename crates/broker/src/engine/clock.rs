@@ -33,7 +33,7 @@ impl BrokerClock {
     }
 
     /// Time from now until `moment`; zero if it has passed.
-    pub(super) fn duration_until(&self, moment: Timestamp) -> Duration {
+    pub(crate) fn duration_until(&self, moment: Timestamp) -> Duration {
         Duration::from_millis(moment.0.saturating_sub(self.now().0))
     }
 }

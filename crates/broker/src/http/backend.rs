@@ -4,11 +4,14 @@ use std::future::Future;
 
 use super::test_hooks::{TestCommand, TestReport};
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo};
-use crate::core;
+use crate::core::{self, Timestamp};
 
 /// The entities of one broker. Cheap to clone; every connection has a handle.
 pub trait NamespaceBackend: Clone + Send + Sync + 'static {
     fn info(&self) -> NamespaceInfo;
+
+    /// The broker's clock, for the expiry of tokens.
+    fn now(&self) -> Timestamp;
 
     /// True if the engine replies; reported by `/health`.
     fn is_healthy(&self) -> impl Future<Output = bool> + Send;

@@ -13,6 +13,7 @@
 //! | `/$test/…` | only if a token is configured and sent: see [`TestCommand`] |
 
 mod backend;
+mod host;
 mod response;
 mod route;
 mod rules;

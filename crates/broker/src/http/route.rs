@@ -14,6 +14,8 @@ const MAX_TOP: usize = 1000;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Health,
+    /// The namespace itself.
+    Root,
     NamespaceInfo,
     List(EntityListing),
     Entity(EntityAddress),
@@ -43,7 +45,7 @@ pub(super) fn parse_route(path: &str, query: &Query) -> Result<Route, HttpError>
     let path = path.trim_matches('/');
     let first = path.split('/').next().unwrap_or_default().to_ascii_lowercase();
     match (first.as_str(), path.split_once('/')) {
-        ("", _) => Err(HttpError::bad_request("path contains no entity name")),
+        ("", _) => Ok(Route::Root),
         // SDKs always send their version. Then this is a queue named `health`.
         ("health", None) if query.version.is_none() => Ok(Route::Health),
         ("$namespaceinfo", None) => Ok(Route::NamespaceInfo),
@@ -125,7 +127,7 @@ fn parse_number(key: &str, value: &str) -> Result<usize, HttpError> {
 }
 
 /// Percent-decodes text. Slashes may be encoded (Python) or not (JavaScript).
-fn percent_decode(text: &str) -> Result<String, HttpError> {
+pub(super) fn percent_decode(text: &str) -> Result<String, HttpError> {
     let wrong = |why: &dyn fmt::Display| HttpError::bad_request(format!("invalid path or query: {why}"));
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -185,6 +187,7 @@ mod tests {
             ("/t/subscriptions/s/rules/%24Default", rule("t", "s", "$Default")),
             ("/$Resources/queues", Route::List(EntityListing::Queues)),
             ("/%24Resources/Topics", Route::List(EntityListing::Topics)),
+            ("/", Route::Root),
             ("/$namespaceinfo", Route::NamespaceInfo),
             ("/$test/clock", Route::Test("clock".into())),
             ("/health", Route::Entity(EntityAddress::Entity("health".into()))),
@@ -198,7 +201,6 @@ mod tests {
     #[test]
     fn invalid_paths_are_refused() {
         for (path, status) in [
-            ("/", 400),
             ("/a%2", 400),
             ("/a%zz", 400),
             ("/a%+1", 400),

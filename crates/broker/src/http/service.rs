@@ -7,18 +7,20 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
-use hyper::header::{HOST, HeaderMap, IF_MATCH};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, IF_MATCH};
 use hyper::{Method, Request, StatusCode};
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::debug;
 
 use super::backend::{EntityListing, NamespaceBackend, PageRange};
+use super::host;
 use super::response::{self, HttpError, HttpResponse};
 use super::route::{self, Query, Route};
 use super::rules;
 use super::test_hooks;
-use crate::atom::{self, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext};
+use crate::access::AccessKeys;
+use crate::atom::{self, AccessRight, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext};
 use crate::core::{EntityDefinition, QueueDescription, TopicDescription};
 
 /// A description with every property and twelve authorization rules is below 8 KiB; a rule may be larger.
@@ -38,11 +40,15 @@ pub struct Config {
     pub test_token: Option<String>,
     /// Time limit for the header of a request, and for idle time between requests.
     pub header_timeout: Duration,
+    /// True if the broker listens on loopback: then only names of the loopback interface are accepted as `Host`.
+    pub loopback_only: bool,
+    /// With keys, administration needs a token with the right to manage.
+    pub keys: Option<Arc<AccessKeys>>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { test_token: None, header_timeout: Duration::from_secs(30) }
+        Self { test_token: None, header_timeout: Duration::from_secs(30), loopback_only: false, keys: None }
     }
 }
 
@@ -99,6 +105,9 @@ impl<N: NamespaceBackend> HttpService<N> {
         B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let (head, body) = request.into_parts();
+        if self.config.loopback_only {
+            host::check_loopback(&head.headers)?;
+        }
         let query = route::parse_query(head.uri.query().unwrap_or_default())?;
         let route = route::parse_route(head.uri.path(), &query)?;
         match route {
@@ -111,6 +120,7 @@ impl<N: NamespaceBackend> HttpService<N> {
             }
             _ => {}
         }
+        self.authorize(&head.headers, head.uri.path())?;
         let request = AdminRequest {
             changes: head.headers.contains_key(IF_MATCH),
             context: self.context(&head.headers, &query),
@@ -118,12 +128,27 @@ impl<N: NamespaceBackend> HttpService<N> {
             query,
         };
         match route {
+            Route::Root => Self::root(&request),
             Route::NamespaceInfo => self.info(&request),
             Route::List(listing) => self.list(&request, listing).await,
             Route::Entity(address) => self.entity(&request, address, body).await,
             Route::Rules { topic, subscription } => self.rules(&request, topic, subscription).await,
             Route::Rule { topic, subscription, name } => self.rule(&request, topic, subscription, &name, body).await,
             Route::Health | Route::Test(_) => unreachable!("handled above"),
+        }
+    }
+
+    /// Administration needs the right to manage. The path is compared as the client wrote it, without case.
+    fn authorize(&self, headers: &HeaderMap, path: &str) -> Result<(), HttpError> {
+        let Some(keys) = &self.config.keys else { return Ok(()) };
+        let unauthorized = |text: String| HttpError::new(StatusCode::UNAUTHORIZED, text);
+        let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let path = route::percent_decode(path)?;
+        let now = self.namespace.now();
+        let grant = keys.verify(token, &path, now, &[]).map_err(|error| unauthorized(error.to_string()))?;
+        match grant.allows(&path, Some(AccessRight::Manage), now) {
+            true => Ok(()),
+            false => Err(unauthorized("the key has no right to manage".to_owned())),
         }
     }
 
@@ -153,6 +178,13 @@ impl<N: NamespaceBackend> HttpService<N> {
         match request.method {
             Method::GET => Ok(response::entry(StatusCode::OK, atom::namespace_entry(&request.context))),
             _ => Err(HttpError::method_not_allowed(&request.method)),
+        }
+    }
+
+    fn root(request: &AdminRequest) -> Result<HttpResponse, HttpError> {
+        match request.method {
+            Method::GET => Ok(response::feed(atom::root_feed(&request.context))),
+            _ => Err(HttpError::bad_request("path contains no entity name")),
         }
     }
 
@@ -254,8 +286,8 @@ impl<N: NamespaceBackend> HttpService<N> {
     }
 }
 
-/// The broker presents itself as a Standard namespace, where clients cannot choose the maximum message size. An update may send back
-/// the value that it was shown, and does not change the limit.
+/// As in a Standard namespace, clients cannot choose the maximum message size. An update may send back the value that it
+/// was shown, and does not change the limit.
 fn apply_message_size(
     new: &mut EntityDefinition,
     current: Option<&EntityDefinition>,

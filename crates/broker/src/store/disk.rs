@@ -4,9 +4,9 @@
 //! interprets an error; the [writer](super::writer) decides what a failed sync means.
 
 use std::any::Any;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,6 +49,12 @@ pub trait DiskFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
+const PRIVATE_FOLDER: u32 = 0o700;
+const PRIVATE_FILE: u32 = 0o600;
+/// What earlier versions created, with the usual umask.
+const PUBLIC_FOLDER: u32 = 0o755;
+const PUBLIC_FILE: u32 = 0o644;
+
 /// A folder in the file system.
 #[derive(Debug)]
 pub struct StoreFolder {
@@ -56,11 +62,11 @@ pub struct StoreFolder {
 }
 
 impl StoreFolder {
-    /// Creates the folder durably if it does not exist.
+    /// Creates the folder durably if it does not exist. Only its owner may read it: messages can be confidential.
     pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = std::path::absolute(path.into())?;
         let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
-        std::fs::create_dir_all(&path)?;
+        DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(&path)?;
         for parent in missing.iter().filter_map(|folder| folder.parent()) {
             File::open(parent)?.sync_all()?;
         }
@@ -81,12 +87,15 @@ impl Disk for StoreFolder {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(self.path.join(name))?;
-        Ok(Arc::new(file))
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(PRIVATE_FILE);
+        Ok(Arc::new(options.open(self.path.join(name))?))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(OpenOptions::new().read(true).write(true).open(self.path.join(name))?))
+        let file = OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
+        make_private(&file, PUBLIC_FILE, PRIVATE_FILE);
+        Ok(Arc::new(file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -102,7 +111,10 @@ impl Disk for StoreFolder {
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.path.join(name))?;
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(PRIVATE_FILE).open(self.path.join(name))?;
+        make_private(&file, PUBLIC_FILE, PRIVATE_FILE);
+        make_private(&File::open(&self.path)?, PUBLIC_FOLDER, PRIVATE_FOLDER);
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -153,6 +165,14 @@ impl DiskFile for File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+}
+
+/// Takes the rights of others from a folder or file that an earlier version made readable for everyone. Other rights are
+/// an operator's choice and stay. Fails only if the file belongs to somebody else, who then decides.
+fn make_private(file: &File, public: u32, private: u32) {
+    if file.metadata().is_ok_and(|data| data.permissions().mode() & 0o777 == public) {
+        let _ = file.set_permissions(Permissions::from_mode(private));
     }
 }
 

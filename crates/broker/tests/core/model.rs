@@ -109,7 +109,8 @@ impl BrokerModel {
             let (sessions, late) =
                 (queue.sessions, |message: &ModelMessage| message.lock.as_ref().is_some_and(|lock| lock.until <= now));
             queue.messages.iter_mut().filter(|message| !sessions && late(message)).for_each(ModelMessage::fail);
-            queue.dead.iter_mut().filter(|message| late(message)).for_each(ModelMessage::fail);
+            // Deliveries from a dead-letter queue are not counted.
+            queue.dead.iter_mut().filter(|message| late(message)).for_each(|message| message.lock = None);
         }
         self.remove_undeliverable();
     }
@@ -129,7 +130,7 @@ impl BrokerModel {
         let now = self.now;
         for (id, queue) in &mut self.queues {
             let (leave, stay): (Vec<_>, Vec<_>) = queue.messages.drain(..).partition(|message| {
-                message.lock.is_none() && (message.is_expired(now) || message.count >= MAX_DELIVERIES)
+                message.lock.is_none() && (message.is_expired(now) || message.has_exhausted_deliveries())
             });
             queue.messages = stay;
             for message in leave {
@@ -157,18 +158,20 @@ impl BrokerModel {
             let list = self.list(queue);
             let index = list.iter().position(|message| message.is_locked_by(token)).expect("held: asked before");
             let message = &mut list[index];
+            let count = message.count;
             match outcome {
                 SettlementOutcome::Abandon { .. } => message.fail(),
                 SettlementOutcome::Release => message.lock = None,
                 SettlementOutcome::Defer { .. } => {
                     message.deferred = true;
-                    message.lock = None;
+                    message.fail();
                 }
-                SettlementOutcome::DeadLetter { .. } if queue.subqueue == Subqueue::DeadLetter => message.fail(),
                 SettlementOutcome::Complete | SettlementOutcome::DeadLetter { .. } => message.lock = None,
             }
-            let leaves = matches!(outcome, SettlementOutcome::Complete)
-                || matches!(outcome, SettlementOutcome::DeadLetter { .. }) && queue.subqueue == Subqueue::Main;
+            if queue.subqueue == Subqueue::DeadLetter {
+                message.count = count;
+            }
+            let leaves = matches!(outcome, SettlementOutcome::Complete | SettlementOutcome::DeadLetter { .. });
             leaves.then(|| list.remove(index))
         };
         match (now_gone, outcome) {
@@ -327,6 +330,10 @@ impl ModelMessage {
 
     pub(crate) fn is_expired(&self, now: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
+    }
+
+    fn has_exhausted_deliveries(&self) -> bool {
+        self.count >= MAX_DELIVERIES + u16::from(self.deferred)
     }
 
     fn is_locked_by(&self, token: LockToken) -> bool {

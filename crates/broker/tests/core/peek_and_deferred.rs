@@ -57,17 +57,17 @@ fn a_deferred_message_is_received_by_number_and_settled() {
     let refused = receive_deferred(&mut fixture, &[number, received[1].sequence], ReceiveMode::PeekLock).unwrap_err();
     assert_eq!((refused.condition(), refused.status()), ("com.microsoft:message-not-found", 404));
     let fetched = receive_deferred(&mut fixture, &[number], ReceiveMode::PeekLock).unwrap().remove(0);
-    assert_eq!(fixture.body(&fetched), "a");
+    assert_eq!((fixture.body(&fetched).as_str(), fetched.delivery_count), ("a", 1), "a deferral counts");
     assert!(receive_deferred(&mut fixture, &[number], ReceiveMode::PeekLock).is_err(), "it is locked");
     fixture.abandon(queue, &fetched);
     fixture.credit(link, 5);
     assert!(fixture.take_deliveries(link).is_empty(), "it is still deferred");
     fixture.restart();
     let fetched = receive_deferred(&mut fixture, &[number], ReceiveMode::PeekLock).unwrap().remove(0);
-    assert_eq!(fetched.delivery_count, 1);
+    assert_eq!(fetched.delivery_count, 2);
     fixture.advance(60_000);
     let fetched = receive_deferred(&mut fixture, &[number], ReceiveMode::ReceiveAndDelete).unwrap().remove(0);
-    assert_eq!((fetched.delivery_count, fetched.settled), (2, true));
+    assert_eq!((fetched.delivery_count, fetched.settled), (3, true));
     assert!(receive_deferred(&mut fixture, &[number], ReceiveMode::PeekLock).is_err());
     assert!(receive_deferred(&mut fixture, &[], ReceiveMode::PeekLock).unwrap().is_empty());
 }

@@ -88,13 +88,47 @@ fn deliveries_continue_while_the_journal_is_full() {
 #[test]
 fn a_full_entity_refuses_until_messages_are_consumed() {
     let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.ingress.max_size_in_megabytes = 1);
-    let batch: Vec<_> = (0..1024).map(|_| message(&"x".repeat(1024))).collect();
+    let kilobyte = "x".repeat(1024);
+    let batch: Vec<_> = (0..862).map(|_| message(&kilobyte)).collect();
     fixture.try_send(queue.entity, &batch).unwrap();
-    let refused = fixture.try_send(queue.entity, &[message("one more")]).unwrap_err();
+    let refused = fixture.try_send(queue.entity, &[message(&kilobyte)]).unwrap_err();
     assert_eq!((refused.condition(), refused.status()), ("amqp:resource-limit-exceeded", 403));
     let link = fixture.receive_and_delete_link(queue, 1);
     assert_eq!(fixture.take_deliveries(link).len(), 1);
-    fixture.send(queue.entity, message("one more"));
+    fixture.send(queue.entity, message(&kilobyte));
+}
+
+#[test]
+fn empty_messages_count_against_the_quota() {
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.ingress.max_size_in_megabytes = 1);
+    let batch: Vec<_> = (0..1000).map(|_| message("")).collect();
+    let accepted = std::iter::from_fn(|| fixture.try_send(queue.entity, &batch).ok()).take(20).count();
+    assert_eq!(accepted, 5, "a message counts as 192 bytes and its own");
+    let later =
+        fixture.try_send(queue.entity, &[IncomingMessage { scheduled_for: Some(Timestamp(u64::MAX)), ..message("") }]);
+    assert!(later.is_ok());
+    fixture.restart();
+    assert_eq!(fixture.counts("q").bytes, 5_001 * 192, "also after a restart, and for scheduled messages");
+}
+
+#[test]
+fn session_states_count_against_the_quota() {
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| {
+        queue.egress.requires_session = true;
+        queue.ingress.max_size_in_megabytes = 1;
+    });
+    let state = || Some(bytes::Bytes::from(vec![7; 1024]));
+    let set = |fixture: &mut CoreFixture, number: u32| {
+        let session = format!("s-{number}");
+        let link = fixture.named_session(queue, &session).unwrap();
+        let result = fixture.call(|core, call| core.set_session_state(call, queue, &session, state()));
+        fixture.detach(link);
+        result
+    };
+    let accepted = (0..2_000).take_while(|number| set(&mut fixture, *number).is_ok()).count();
+    assert_eq!(accepted, 862);
+    let refused = set(&mut fixture, 2_000).unwrap_err();
+    assert_eq!(refused.condition(), "amqp:resource-limit-exceeded");
 }
 
 #[test]

@@ -94,11 +94,51 @@ fn a_dead_letter_cannot_be_dead_lettered_again() {
     let link = fixture.receiver(queue, 1);
     let first = fixture.receive_one(link);
     assert!(fixture.settle(queue, &first, &dead_letter("bad")));
-    let dead_letter_link = fixture.receiver(dead_letters(queue), 50);
-    for _ in 0..20 {
-        let dead = fixture.receive_one(dead_letter_link);
-        assert!(fixture.settle(dead_letters(queue), &dead, &dead_letter("again")));
-    }
+    let queue = dead_letters(queue);
+    let dead_letter_link = fixture.receiver(queue, 1);
+    let dead = fixture.receive_one(dead_letter_link);
+    let again = dead_letter("again");
+    let refused = fixture.call(|core, call| core.settle(call, queue, &[dead.token], &again)).unwrap_err();
+    assert_eq!(refused.condition(), "amqp:not-allowed");
+    fixture.complete(queue, &dead);
+    assert_eq!(fixture.counts("q").dead_letter, 0);
+}
+
+#[test]
+fn deliveries_from_a_dead_letter_queue_are_not_counted() {
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
+    fixture.send_all(queue.entity, &["a"]);
+    let link = fixture.receiver(queue, 1);
+    let first = fixture.receive_one(link);
+    assert!(fixture.settle(queue, &first, &dead_letter("bad")));
+    let queue = dead_letters(queue);
+    let link = fixture.receiver(queue, 50);
+    let dead = fixture.receive_one(link);
+    fixture.abandon(queue, &dead);
+    assert_eq!(fixture.receive_one(link).delivery_count, 0, "abandoned");
+    fixture.advance(60_000);
+    let dead = fixture.receive_one(link);
+    assert_eq!(dead.delivery_count, 0, "its lock expired");
+    assert!(fixture.settle(queue, &dead, &defer()));
+    let numbers = [dead.sequence];
+    let fetched =
+        fixture.call(|core, call| core.receive_deferred(call, queue, None, &numbers, ReceiveMode::PeekLock)).unwrap();
+    assert_eq!(fetched[0].delivery_count, 0, "deferred");
+}
+
+#[test]
+fn a_deferral_counts_but_does_not_dead_letter() {
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.egress.max_delivery_count = 1);
+    fixture.send_all(queue.entity, &["a"]);
+    let link = fixture.receiver(queue, 1);
+    let first = fixture.receive_one(link);
+    assert!(fixture.settle(queue, &first, &defer()));
+    assert_eq!(fixture.counts("q").dead_letter, 0);
+    let numbers = [first.sequence];
+    let fetched =
+        fixture.call(|core, call| core.receive_deferred(call, queue, None, &numbers, ReceiveMode::PeekLock)).unwrap();
+    assert_eq!(fetched[0].delivery_count, 1);
+    fixture.abandon(queue, &fetched[0]);
     assert_eq!(fixture.counts("q").dead_letter, 1);
 }
 

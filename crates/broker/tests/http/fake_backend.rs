@@ -63,8 +63,13 @@ impl NamespaceBackend for FakeBackend {
             name: "sbemulatorns".into(),
             created_at: Timestamp(1_767_323_045_000),
             modified_at: Timestamp(1_767_323_045_000),
+            tier: broker::ServiceTier::Standard,
             max_message_size_in_kilobytes: 256,
         }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.with(|state| state.now)
     }
 
     async fn is_healthy(&self) -> bool {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::{Broker, Config, StorageLocation, TlsFiles, emulator_config};
+use broker::access::AccessKeys;
+use broker::{Broker, Config, ServiceTier, StorageLocation, TlsFiles, emulator_config};
 
 use crate::exit::ExitReason;
 use crate::output;
@@ -13,8 +14,8 @@ use crate::signal::ShutdownSignal;
 /// Run the Service Bus-compatible broker.
 ///
 /// One port serves AMQP and administration over HTTP, and also TLS if a certificate is given. Stored messages survive a crash.
-/// Any Service Bus SDK can use it with the connection string
-/// `Endpoint=sb://ADDRESS;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true`. Every key is accepted, so everyone who can reach the port has full access.
+/// Any Service Bus SDK can use it with the connection string that it prints. Without `--keys` every key is accepted, and only a loopback address is served:
+/// everyone who can reach the port has full access.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Address and port to listen on; port 0 means any free port
@@ -33,6 +34,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
+    /// Tier whose limits apply: `standard` takes messages up to 256 KiB, `premium` up to 1 MiB
+    #[arg(long, value_name = "TIER", value_enum, default_value = "standard")]
+    tier: TierName,
+
     /// Certificate chain (PEM); the port then also accepts TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -41,9 +46,33 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
+    /// Refuse connections without TLS
+    #[arg(long, requires = "tls_cert")]
+    require_tls: bool,
+
+    /// Keys that clients must have (JSON): `{"keys": [{"name": "reader", "key": "…", "secondaryKey": "…", "rights": ["Listen"], "entity": "orders"}]}`.
+    /// Rights are Send, Listen and Manage; without `entity` a key is for all entities
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+
     /// Allow requests with this token to move the clock and inject faults, under `/$test`; never use it in production
     #[arg(long, value_name = "TOKEN", env = "HEADWATER_BROKER_TEST_TOKEN", hide_env_values = true)]
     test_token: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum TierName {
+    Standard,
+    Premium,
+}
+
+impl From<TierName> for ServiceTier {
+    fn from(name: TierName) -> Self {
+        match name {
+            TierName::Standard => Self::Standard,
+            TierName::Premium => Self::Premium,
+        }
+    }
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
@@ -53,8 +82,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     } else {
         format!("data in {}", args.data_dir.display())
     };
-    let broker = Broker::start(broker_config(args)?).await?;
+    let config = broker_config(args)?;
+    if config.keys.is_none() && !config.listen.ip().is_loopback() {
+        anyhow::bail!(ExitReason::Misconfigured.with_message(format!(
+            "refusing to listen on {} without keys: everyone who can reach it would have full access; pass `--keys FILE`, or listen on 127.0.0.1",
+            config.listen
+        )));
+    }
+    let broker = Broker::start(config).await?;
     output::try_print(format_args!("broker ready on {} ({storage})\n", broker.address()));
+    output::try_print(format_args!("connection string: {}\n", broker.connection_string()));
     stop.recv().await;
     tokio::select! {
         () = broker.stop() => Ok(()),
@@ -71,6 +108,13 @@ fn broker_config(args: Args) -> anyhow::Result<Config> {
         config.entities = emulator_config::parse(&text).with_context(|| problem("invalid file"))?.entities;
     }
     config.tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
+    config.require_tls = args.require_tls;
+    if let Some(file) = args.keys {
+        let problem = |text: &str| ExitReason::Misconfigured.with_message(format!("{text} `{}`", file.display()));
+        let text = std::fs::read_to_string(&file).with_context(|| problem("failed to read"))?;
+        config.keys = Some(AccessKeys::parse(&text).with_context(|| problem("invalid file"))?);
+    }
     config.test_token = args.test_token;
+    config.set_tier(args.tier.into());
     Ok(config)
 }

@@ -53,7 +53,7 @@ fn a_port_in_use_is_reported() {
 }
 
 /// A test certificate authority and a certificate for `localhost`: the files `ca.pem`, `cert.pem` and `key.pem`.
-fn certificates(folder: &Path) {
+pub(crate) fn certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
@@ -85,7 +85,7 @@ async fn one_port_serves_amqp_and_administration_with_tls_and_without() {
     let health = request_over_tls(
         &fixture,
         &folder.path().join("ca.pem"),
-        b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
     )
     .await;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains("healthy"), "{health}");

@@ -38,7 +38,8 @@ impl BrokerFixture {
 
     /// Starts a broker command; `--listen` is added here.
     pub(crate) async fn of(program: Program, data: TempDir) -> Self {
-        let program = program.named("broker").args(["--listen", "127.0.0.1:0"]);
+        // Some tests send messages of half a megabyte.
+        let program = program.named("broker").args(["--tier", "premium", "--listen", "127.0.0.1:0"]);
         let broker = program.start().expect("the binary starts");
         let ready = broker.wait_for_line("broker ready on", SOON).await;
         let address = address_in(&ready.to_string());
@@ -103,7 +104,7 @@ impl BrokerFixture {
 /// Sends one request on a new connection; returns the whole response.
 pub(crate) async fn request(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: broker\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
         body.len()
     );
     let mut stream = TcpStream::connect(address).await.expect("the broker listens");

@@ -2,12 +2,14 @@
 
 mod broker_process;
 mod connection_limits;
+mod credit_model;
 mod disk_full;
 mod drain;
 mod fe2o3_client;
 mod fixture;
 mod injected_faults;
 mod management_nodes;
+mod protection;
 mod protocol_violations;
 mod raw_peer;
 mod slow_peers;

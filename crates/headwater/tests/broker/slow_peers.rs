@@ -7,7 +7,7 @@ use amqp::message::{MessageWriter, Properties};
 use amqp::performative::{Performative, SenderSettleMode};
 use amqp::{Attach, Map, Source, Target, Value};
 use broker::core::{EntityDefinition, QueueDescription};
-use broker::{Broker, StorageLocation, Timeouts};
+use broker::{Broker, ServiceTier, StorageLocation, Timeouts};
 use bytes::BytesMut;
 use servicebus::{Client, Message};
 use testkit::wait::wait_for;
@@ -29,6 +29,7 @@ async fn fill(fixture: &BrokerFixture, queue: &str, messages: usize) {
 async fn broker_with(timeouts: Timeouts, name: &str, queue: QueueDescription) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), StorageLocation::Ephemeral);
     config.timeouts = timeouts;
+    config.set_tier(ServiceTier::Premium);
     config.entities = vec![(name.into(), EntityDefinition::Queue(queue))];
     Broker::start(config).await.expect("a broker")
 }

@@ -57,7 +57,7 @@ impl ClientFixture {
         let mut stream = TcpStream::connect(self.broker.address()).await.unwrap();
         let length = fault.len();
         let request = format!(
-            "POST /$test/faults HTTP/1.1\r\nhost: x\r\nx-headwater-test-token: {TOKEN}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{fault}"
+            "POST /$test/faults HTTP/1.1\r\nhost: localhost\r\nx-headwater-test-token: {TOKEN}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{fault}"
         );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();

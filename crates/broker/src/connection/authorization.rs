@@ -1,0 +1,94 @@
+//! What the tokens of a connection allow: checked when a link attaches and at every management request. A link ends when
+//! its token expires and no other allows it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use amqp::condition;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::BrokerConnection;
+use crate::access::AccessGrant;
+use crate::atom::AccessRight;
+use crate::core::Timestamp;
+
+/// The longest wait before the tokens are looked at again.
+const MAX_WAIT: Duration = Duration::from_secs(86_400);
+
+/// The tokens of one connection, and the links that depend on them. Empty while the broker has no keys.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionGrants {
+    grants: Vec<AccessGrant>,
+    links: HashMap<amqp::LinkId, (String, Option<AccessRight>)>,
+    /// When the first token expires.
+    first_expiry: Option<Timestamp>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
+    /// `None`: any right is enough.
+    pub(super) fn is_allowed(&self, path: &str, right: Option<AccessRight>) -> bool {
+        if self.settings.keys.is_none() {
+            return true;
+        }
+        let now = self.settings.clock.now();
+        self.grants.grants.iter().any(|grant| grant.allows(path, right, now))
+    }
+
+    /// Checks that a link may attach, and remembers what it needs.
+    pub(super) fn authorize_link(
+        &mut self,
+        link: amqp::LinkId,
+        path: &str,
+        right: Option<AccessRight>,
+    ) -> Result<(), amqp::Error> {
+        if !self.is_allowed(path, right) {
+            let needed = right.map_or_else(|| "any right".to_owned(), |right| format!("the right `{right}`"));
+            let text = format!("unauthorized access: no valid token gives {needed} on '{path}'");
+            return Err(amqp::Error::new(condition::UNAUTHORIZED_ACCESS, text));
+        }
+        if self.settings.keys.is_some() {
+            self.grants.links.insert(link, (path.to_owned(), right));
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_grant(&mut self, grant: AccessGrant) {
+        // A client renews its token: only the newest of a scope counts.
+        self.grants.grants.retain(|other| other.scope != grant.scope);
+        self.grants.grants.push(grant);
+        self.set_first_expiry();
+    }
+
+    pub(super) fn forget_link(&mut self, link: amqp::LinkId) {
+        self.grants.links.remove(&link);
+    }
+
+    /// When to call [`cut_expired_links`](Self::cut_expired_links), if no frame comes first.
+    pub(super) fn token_deadline(&self) -> Option<Instant> {
+        // A token may be valid for centuries, which a deadline cannot express.
+        self.grants.first_expiry.map(|at| Instant::now() + self.settings.clock.duration_until(at).min(MAX_WAIT))
+    }
+
+    /// Ends the links whose token has expired. Called before every frame is handled: costs nothing without keys.
+    pub(super) fn cut_expired_links(&mut self) {
+        let Some(first) = self.grants.first_expiry else { return };
+        let now = self.settings.clock.now();
+        if first > now {
+            return;
+        }
+        self.grants.grants.retain(|grant| grant.expires_at > now);
+        let needs = self.grants.links.iter();
+        let cut: Vec<_> =
+            needs.filter(|(_, (path, right))| !self.is_allowed(path, *right)).map(|(link, _)| *link).collect();
+        for link in cut {
+            let error = amqp::Error::new(condition::UNAUTHORIZED_ACCESS, "ExpiredToken: the token is expired");
+            self.on_detached(link);
+            let _ = self.amqp.detach(link, Some(error));
+        }
+        self.set_first_expiry();
+    }
+
+    fn set_first_expiry(&mut self) {
+        self.grants.first_expiry = self.grants.grants.iter().map(|grant| grant.expires_at).min();
+    }
+}
