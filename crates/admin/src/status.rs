@@ -203,7 +203,7 @@ pub struct ParkedCount {
 }
 
 /// Every rejection code.
-pub const REJECTION_REASONS: [&str; 3] = ["no_aggregate_id", "refused", "too_large"];
+pub const REJECTION_REASONS: [&str; 4] = ["no_aggregate_id", "no_sequence", "refused", "too_large"];
 
 /// The events rejected for one of the [`REJECTION_REASONS`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -17,6 +17,7 @@ mod input_limits;
 pub mod producer;
 pub mod publish;
 pub mod retry;
+pub mod sequence;
 pub mod session;
 pub mod source;
 pub mod stored;

@@ -1,8 +1,12 @@
 //! The source: its collections and kind, and the paths of aggregate id, type and sequence.
 
+mod cluster;
+
 use serde::{Deserialize, Serialize};
 
 use crate::event::Namespace;
+
+pub use cluster::read_cluster_id;
 
 /// The `source` section of the configuration, without the server address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +122,11 @@ impl SourceConfig {
 
     fn names(&self) -> impl Iterator<Item = &str> {
         self.collection.iter().chain(&self.collections).map(String::as_str)
+    }
+
+    /// Whether the sequence orders the events of an aggregate. A document has no sequence of its own: only the position orders its changes.
+    pub fn is_sequenced(&self) -> bool {
+        self.kind == SourceKind::Events && self.sequence.is_some()
     }
 
     /// Identifies the source in the checkpoint. Leaves out settings that only change how events are read.

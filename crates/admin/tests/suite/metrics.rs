@@ -180,12 +180,13 @@ async fn a_known_absence_is_a_zero() {
         "headwater_parked_aggregates{read_model=\"orders\"} 0",
         "headwater_parked_events{read_model=\"orders\"} 0",
         "headwater_rejected_events{reason=\"no_aggregate_id\"} 0",
+        "headwater_rejected_events{reason=\"no_sequence\"} 0",
         "headwater_rejected_events{reason=\"refused\"} 2",
         "headwater_rejected_events{reason=\"too_large\"} 0",
     ] {
         assert_eq!(page.lines().filter(|found| *found == line).count(), 1, "{line} in\n{page}");
     }
-    assert_eq!(page.lines().filter(|line| line.starts_with("headwater_rejected_events{")).count(), 3);
+    assert_eq!(page.lines().filter(|line| line.starts_with("headwater_rejected_events{")).count(), 4);
     fixture.stop().await;
 }
 

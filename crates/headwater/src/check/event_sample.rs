@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::TryStreamExt;
 use mongo_error::DriverError;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use pipeline::capture;
 use pipeline::source::{SourceConfig, SourceKind};
 
 use super::CheckFinding;
@@ -92,10 +93,14 @@ fn check_fields(source: &SourceConfig, events: &[Document]) -> Vec<CheckFinding>
         findings.push(CheckFinding::warning(SOURCE, problem, "correct `source.event_type`, or fix the events"));
     }
     if let Some(sequence) = &source.sequence {
-        let unnumbered = lacking(&|event| matches!(find_value(event, sequence), Some(Bson::Int32(_) | Bson::Int64(_))));
+        let unnumbered = lacking(&|event| {
+            RawDocumentBuf::try_from(event).is_ok_and(|event| capture::sequence_of(source, &event).is_some())
+        });
         if unnumbered > 0 {
-            let problem = format!("{unnumbered} of {of} sampled events have no integer in `{sequence}`");
-            findings.push(CheckFinding::warning(SOURCE, problem, "correct `source.sequence`, or fix the events"));
+            let problem = format!(
+                "{unnumbered} of {of} sampled events have no whole number from 0 in `{sequence}`: they are rejected"
+            );
+            findings.push(CheckFinding::error(SOURCE, problem, "correct `source.sequence`, or fix the events"));
         }
     }
     findings
@@ -217,8 +222,20 @@ orders:
         let found = found(&[bare, doc! { "aggregateId": 1, "version": 1.5 }]);
         has(&found, FindingLevel::Error, "1 of 2 sampled events have no `aggregateId`");
         has(&found, FindingLevel::Warning, "1 of 2 sampled events have no string in `type`");
-        has(&found, FindingLevel::Warning, "2 of 2 sampled events have no integer in `version`");
+        has(
+            &found,
+            FindingLevel::Error,
+            "2 of 2 sampled events have no whole number from 0 in `version`: they are rejected",
+        );
         has(&found, FindingLevel::Error, "`$$event.payload.order`: is missing in 1 of 1");
+    }
+
+    #[test]
+    fn whole_numbers_of_any_type_are_sequences() {
+        let one = Bson::Decimal128("1.00".parse().unwrap());
+        let events = [one, 2.0.into(), 3_i64.into()].map(|version| doc! { "aggregateId": 1, "version": version });
+        let found = found(&events);
+        assert!(!found.iter().any(|(_, text)| text.contains("`version`")), "{found:#?}");
     }
 
     #[test]

@@ -91,11 +91,15 @@ mod tests {
 
     #[test]
     fn every_rejection_reason_has_its_code_in_the_status() {
-        let all = [RejectReason::NoAggregateId, RejectReason::Refused(String::new()), RejectReason::TooLarge];
+        let refused = RejectReason::Refused(String::new());
+        let all = [RejectReason::NoAggregateId, RejectReason::NoSequence, refused, RejectReason::TooLarge];
         // A new reason does not compile here: add it above, and to `REJECTION_REASONS`.
         for reason in &all {
             match reason {
-                RejectReason::NoAggregateId | RejectReason::Refused(_) | RejectReason::TooLarge => {}
+                RejectReason::NoAggregateId
+                | RejectReason::NoSequence
+                | RejectReason::Refused(_)
+                | RejectReason::TooLarge => {}
             }
         }
         assert_eq!(all.each_ref().map(RejectReason::code), REJECTION_REASONS);

@@ -30,12 +30,13 @@ mod translate;
 mod unresumable;
 
 use futures_util::StreamExt;
-use mongodb::bson::{DateTime, Timestamp};
+use mongodb::bson::{DateTime, RawDocument, Timestamp};
 use mongodb::{Client, Database};
 use tokio_util::sync::CancellationToken;
 
 use self::change::CursorBatch;
 use self::error::with_timeout;
+use self::field_path::FieldPath;
 use self::source_client::{SourceClient, StreamStart};
 use self::stream::{NonInsertReport, ReaderExit, SourceReader};
 use self::sweep::ReadModelCursors;
@@ -48,6 +49,11 @@ pub use config::{Config, InvalidStart, StartPosition};
 pub use error::Error;
 pub use handle::{CaptureState, CaptureStatus, Handle};
 pub use queue::CaptureReceiver;
+
+/// The sequence of an event of this source; `None` if it has no usable one, and is rejected if the source has a sequence.
+pub fn sequence_of(source: &SourceConfig, event: &RawDocument) -> Option<i64> {
+    FieldPath::new(source.sequence.as_deref()?).sequence(event)
+}
 
 /// One item of the capture queue, in oplog order.
 #[derive(Clone, Debug)]

@@ -114,7 +114,7 @@ impl Translator {
             }
             SourceKind::Documents => (Some(key.clone()), Some(operation.as_str().to_owned())),
         };
-        let sequence = self.sequence.as_ref().and_then(|path| path.whole_number(&document));
+        let sequence = self.sequence.as_ref().and_then(|path| path.sequence(&document));
         let aggregate = aggregate.and_then(AggregateId::new);
         Ok(ChangeEvent {
             token,

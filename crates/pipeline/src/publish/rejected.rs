@@ -23,6 +23,8 @@ const FORMAT: i32 = 1;
 pub enum RejectReason {
     /// The document has no valid aggregate id.
     NoAggregateId,
+    /// The source has a sequence, and the document has no [usable value](crate::sequence) there: its place in the aggregate is unknown.
+    NoSequence,
     /// Service Bus refuses it permanently; with the error text.
     Refused(String),
     /// Too large even without its body.
@@ -33,6 +35,7 @@ impl RejectReason {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NoAggregateId => "no_aggregate_id",
+            Self::NoSequence => "no_sequence",
             Self::Refused(_) => "refused",
             Self::TooLarge => "too_large",
         }
@@ -41,7 +44,7 @@ impl RejectReason {
     fn detail(&self) -> Option<&str> {
         match self {
             Self::Refused(detail) => Some(detail),
-            Self::NoAggregateId | Self::TooLarge => None,
+            Self::NoAggregateId | Self::NoSequence | Self::TooLarge => None,
         }
     }
 }

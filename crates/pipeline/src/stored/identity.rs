@@ -111,40 +111,30 @@ fn write_double(number: f64, out: &mut Vec<u8>) {
         write_integer(number as i64, out);
     } else {
         // With this precision the text is exact: the double 0.1 differs from the decimal 0.1.
-        write_number(&format!("{number:.1074}"), out);
+        None => write_number(&format!("{number:.1074}"), out),
     }
 }
 
 /// A decimal number as text: sign, digits without zeros at either end, exponent.
 fn write_number(text: &str, out: &mut Vec<u8>) {
-    let (negative, unsigned) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
-    let (mantissa, exponent) = unsigned.split_once(['E', 'e']).unwrap_or((unsigned, "0"));
-    let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = format!("{before}{after}");
-    let (Ok(exponent), true) = (exponent.parse::<i64>(), digits.bytes().all(|digit| digit.is_ascii_digit())) else {
+    let Some(number) = DecimalDigits::parse(text) else {
         // Infinity or NaN; MongoDB has only one NaN.
-        let name = if unsigned.to_ascii_lowercase().contains("nan") { "nan" } else { text };
+        let name = if text.to_ascii_lowercase().contains("nan") { "nan" } else { text };
         out.extend([NUMBER, b't']);
         return write_text(&name.to_ascii_lowercase()[..3], out);
     };
-    let significant = digits.trim_end_matches('0');
-    let power = exponent - after.len() as i64 + (digits.len() - significant.len()) as i64;
-    let significant = significant.trim_start_matches('0');
-    if let Some(integer) = as_integer(negative, significant, power) {
+    if let Some(integer) = number.to_integer() {
         return write_integer(integer, out);
     }
-    out.extend([NUMBER, b'd', u8::from(negative)]);
-    out.extend(power.to_be_bytes());
-    write_text(significant, out);
+    out.extend([NUMBER, b'd', u8::from(number.negative)]);
+    out.extend(number.power.to_be_bytes());
+    write_text(&number.significant, out);
 }
 
 fn as_integer(negative: bool, significant: &str, power: i64) -> Option<i64> {
     if significant.is_empty() {
         return Some(0);
     }
-    let zeros = usize::try_from(power).ok().filter(|zeros| *zeros < 20)?;
-    let sign = if negative { "-" } else { "" };
-    format!("{sign}{significant}{}", "0".repeat(zeros)).parse().ok()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::cursor::{OrderingMode, PipelineStart};
-use crate::source::{SourceConfig, SourceKind};
+use crate::source::SourceConfig;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -72,9 +72,10 @@ impl Default for Config {
 impl Config {
     /// How the events of this source are ordered. `filtered`: capture filters event types.
     pub fn mode(&self, source: &SourceConfig, start: PipelineStart, filtered: bool) -> OrderingMode {
-        match (source.kind, &source.sequence) {
-            (SourceKind::Events, Some(_)) => OrderingMode::Sequence { start, first: self.first_sequence, filtered },
-            (SourceKind::Events, None) | (SourceKind::Documents, _) => OrderingMode::Position,
+        if source.is_sequenced() {
+            OrderingMode::Sequence { start, first: self.first_sequence, filtered }
+        } else {
+            OrderingMode::Position
         }
     }
 }

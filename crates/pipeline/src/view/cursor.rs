@@ -93,6 +93,8 @@ pub enum CursorDecision {
     },
     /// Another event than the one applied with this sequence: the aggregate was recreated, or the source restored.
     Regressed,
+    /// The source has a sequence, and the event lacks it: nothing proves whether it was applied.
+    NoSequence,
     /// Only the source can tell.
     AskSource(SourceQuestion),
 }
@@ -117,8 +119,9 @@ pub fn decide(cursor: Option<&Cursor>, event: EventFacts<'_>, mode: OrderingMode
                 None => CursorDecision::AskSource(SourceQuestion::IsFirst { sequence }),
             }
         }
-        // Without the expected sequence, an event is ordered by its position.
-        (OrderingMode::Sequence { .. }, None) | (OrderingMode::Position, _) => by_position(cursor, event),
+        // The position proves nothing here: all events of a snapshot have the same one.
+        (OrderingMode::Sequence { .. }, None) => CursorDecision::NoSequence,
+        (OrderingMode::Position, _) => by_position(cursor, event),
     }
 }
 
@@ -266,6 +269,7 @@ impl fmt::Debug for CursorDecision {
             Self::Duplicate => f.write_str("Duplicate"),
             Self::Gap { from, to } => write!(f, "Gap({from}..={to})"),
             Self::Regressed => f.write_str("Regressed"),
+            Self::NoSequence => f.write_str("NoSequence"),
             Self::AskSource(SourceQuestion::IsFirst { sequence }) => write!(f, "Ask(is {sequence} the first)"),
             Self::AskSource(SourceQuestion::SeenBefore { sequence, cursor, .. }) => {
                 write!(f, "Ask(was {sequence} seen before {cursor})")

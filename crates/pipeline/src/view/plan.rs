@@ -96,6 +96,9 @@ impl ApplyRules {
 impl ApplyRules {
     /// What an operator must know before a retry.
     fn park_detail(&self, reason: ParkReason, cursor: Option<&PositionKey>, event: &DeliveredEvent) -> String {
+        if self.lacks_sequence(event) {
+            return "the event has no usable sequence".to_owned();
+        }
         let is_behind = cursor.zip(event.position.as_ref()).is_some_and(|(cursor, position)| position < cursor);
         if reason == ParkReason::DeadLettered && self.mode == OrderingMode::Position && is_behind {
             return "later events are applied; without a sequence it is unknown if this one is too: a retry may apply it twice"
@@ -111,6 +114,21 @@ impl ApplyRules {
             OrderingMode::Sequence { start: PipelineStart::Beginning, .. } | OrderingMode::Position => None,
         }
     }
+
+    /// Whether its place in the aggregate is unknown, because the source has a sequence and the event lacks it.
+    fn lacks_sequence(&self, event: &DeliveredEvent) -> bool {
+        event.sequence.is_none() && self.mode != OrderingMode::Position
+    }
+
+    /// Whether only its message id identifies it when it is delivered again: the cursor says nothing about it.
+    fn queues_by_message_id(&self, event: &DeliveredEvent) -> bool {
+        event.dead_lettered || self.lacks_sequence(event)
+    }
+}
+
+fn is_queued_already(state: &PlannedAggregate, event: &DeliveredEvent) -> bool {
+    let parked = state.cursor.iter().flat_map(|cursor| cursor.parked.values());
+    parked.flat_map(|entry| &entry.dead_letter_ids).any(|id| *id == event.message_id)
 }
 
 /// Statements the server is known to refuse, by event and model, with the error.
@@ -229,6 +247,9 @@ impl<'a> TransactionPlanner<'a> {
                 false => CursorDecision::Next,
             };
         }
+        if decision == CursorDecision::NoSequence && is_queued_already(state, event) {
+            decision = CursorDecision::Duplicate;
+        }
         match decision {
             CursorDecision::Next => self.apply_or_park(index, pending, state, self.park_reason(event)),
             CursorDecision::Duplicate => {
@@ -239,6 +260,7 @@ impl<'a> TransactionPlanner<'a> {
                 self.plan.counts.regressed += 1;
                 self.apply_or_park(index, pending, state, Some(ParkReason::VersionRegressed))
             }
+            CursorDecision::NoSequence => self.apply_or_park(index, pending, state, Some(ParkReason::Unhealable)),
             CursorDecision::Gap { .. } | CursorDecision::AskSource(SourceQuestion::IsFirst { .. })
                 if pending.is_unhealable =>
             {
@@ -313,14 +335,17 @@ impl<'a> TransactionPlanner<'a> {
                     parked_event_id(&self.rules.naming, &event.namespace, &event.aggregate, model.name(), entry.next);
                 self.plan.parked.push(parked_event_document(id, event, self.now));
                 entry.next += 1;
-                if event.dead_lettered {
+                if self.rules.queues_by_message_id(event) {
                     entry.dead_letter_ids.push(event.message_id.clone());
                 }
                 is_queued = true;
             }
         }
-        // Also when the event is parked: it is in the queue, so a redelivery is a duplicate.
-        cursor.advance(pending.facts());
+        // Also when the event is parked: it is in the queue, so a redelivery is a duplicate. An event without its sequence has no place that
+        // the cursor could move to.
+        if !self.rules.lacks_sequence(event) {
+            cursor.advance(pending.facts());
+        }
         cursor.document_deleted = pending.event.operation == Operation::Delete;
         state.changed = true;
         PlannedOutcome::Done(self.count_outcome(is_queued, is_poison))

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use mongodb::bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Database};
 
@@ -13,6 +13,7 @@ use super::error::Error;
 use super::event_path::EventPath;
 use super::identity::Identity;
 use crate::event::{AggregateId, Namespace, Operation, Term};
+use crate::sequence::read_sequence;
 use crate::source::SourceConfig;
 
 /// Events per page; a longer gap is healed page by page.
@@ -153,7 +154,7 @@ impl SourceEventReader {
             aggregate: aggregate.clone(),
             key: value_at(document, "_id")?,
             event_type: event_type.and_then(|found| found.as_ref().as_str().map(str::to_owned)),
-            sequence: Some(as_integer(self.sequence.path.as_ref()?.find(document)?.as_ref())?),
+            sequence: Some(read_sequence(self.sequence.path.as_ref()?.find(document)?.as_ref())?),
             position: None,
             term: Term::new(0),
             body: EventBody::Document(document.to_owned()),
@@ -178,14 +179,4 @@ fn source_error(action: &'static str, namespace: &Namespace) -> impl Fn(mongodb:
 
 fn value_at(document: &RawDocument, field: &str) -> Option<Bson> {
     Bson::try_from(document.get(field).ok().flatten()?).ok()
-}
-
-fn as_integer(value: RawBsonRef<'_>) -> Option<i64> {
-    match value {
-        RawBsonRef::Int32(number) => Some(i64::from(number)),
-        RawBsonRef::Int64(number) => Some(number),
-        #[expect(clippy::cast_possible_truncation, reason = "integral, and below the precision limit of a double")]
-        RawBsonRef::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => Some(number as i64),
-        _ => None,
-    }
 }

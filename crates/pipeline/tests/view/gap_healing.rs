@@ -126,6 +126,33 @@ async fn an_unhealable_gap_parks_only_its_own_aggregate() {
 }
 
 #[tokio::test]
+async fn an_event_without_its_sequence_is_parked_once() {
+    let fixture = ViewFixture::shop("no_sequence").await;
+    let pod = fixture.pod();
+    // As a snapshot sends them: all at one position.
+    let mut all = all_delivered(&day(2, 3));
+    for event in &mut all {
+        event.position = Some(position(1, 1));
+        if event.aggregate == crate::fixture::aggregate("order-0000") {
+            event.sequence = None;
+        }
+    }
+    let expected = all.iter().map(|event| match event.sequence {
+        None => ApplyOutcome::Parked,
+        Some(_) => ApplyOutcome::Applied,
+    });
+    let expected: Vec<_> = expected.collect();
+    assert_eq!(pod.apply(all.clone()).await, expected);
+    assert_eq!(pod.apply(all).await, [ApplyOutcome::Duplicate; 6], "redelivered, and queued once");
+    let parked = fixture.parked_store().list(10).await.unwrap();
+    for waiting in &parked {
+        assert_eq!((waiting.parked.reason, waiting.parked.waiting()), (ParkReason::Unhealable, 3));
+        assert!(waiting.parked.detail.contains("no usable sequence"), "{}", waiting.parked.detail);
+    }
+    assert_eq!(parked.len(), 2, "in both read models");
+}
+
+#[tokio::test]
 async fn a_recreated_aggregate_is_parked_and_not_skipped() {
     let fixture = ViewFixture::shop("regressed").await;
     let pod = fixture.pod();
