@@ -59,6 +59,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
     };
     let candidate = connect::lease_candidate(&config).await?;
     let producer = Arc::new(build_producer(&config, dependencies, traces.clone(), views));
+    let observed_producer = Arc::clone(&producer);
 
     let shutdown = CancellationToken::new();
     let (producer_handle, consumer_handle) = (producer.handle(), consumer.as_ref().map(Consumer::handle));
@@ -101,6 +102,9 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         ended = &mut services => return ended.and(admin_service.stop().await),
         // A pod without its HTTP server cannot be observed, so it stops.
         error = admin_service.wait_for_failure() => result = Err(error),
+        error = observed_producer.wait_for_other_cluster() => {
+            result = Err(ExitReason::Misconfigured.with_message(error.to_string()).into());
+        }
         () = stop.recv() => {}
     }
     tracing::info!(pod_id = config.pod_id, "stopping");

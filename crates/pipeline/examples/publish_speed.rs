@@ -15,7 +15,7 @@ use broker::{Broker, StorageLocation};
 use lease::CandidateId;
 use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
-use pipeline::checkpoint::{CheckpointClaim, CheckpointStore, MongoCheckpointStore};
+use pipeline::checkpoint::{Checkpoint, CheckpointClaim, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
     CaptureInput, Config, Handle, PublishClaim, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
@@ -74,7 +74,7 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
     let database = testkit::mongo::shared().await?.database("publish_speed");
     let checkpoints = Arc::new(MongoCheckpointStore::new(&database, "speed", "events:shop.events"));
     let claim = CheckpointClaim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "speed".into() };
-    let epoch = checkpoints.claim(&claim).await?.epoch;
+    let Checkpoint { epoch, replay, .. } = checkpoints.claim(&claim).await?;
     let bus = Client::new(&connection_string, servicebus::Config::default())?;
     let topic = ServiceBusTopic::new(bus, "events", "read-models", Arc::new(|| true));
     let (handle, config) = (Handle::default(), Config::default());
@@ -84,7 +84,7 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
         claim_checks: ClaimCheckStore::new(&database, config.keep_oversize),
         rejected: RejectedStore::new(&database, "speed"),
     };
-    let publisher = Publisher::new(config, PublishClaim { claim, epoch }, topic, stores, handle.clone());
+    let publisher = Publisher::new(config, PublishClaim { claim, epoch, replay }, topic, stores, handle.clone());
 
     let backlog = Backlog::new(events, bytes, aggregates);
     let made = { Backlog::new(20_000.min(events), bytes, aggregates).cost().await };

@@ -6,6 +6,7 @@
 
 mod checkpoint_watch;
 mod error;
+mod identity;
 mod retry_loop;
 
 use std::sync::Arc;
@@ -19,17 +20,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::capture::{self, Capture, StartPosition};
-use crate::checkpoint::{self, Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
+use crate::checkpoint::{
+    self, Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore, PipelineIdentity,
+    ReplayCounter,
+};
 use crate::error_chain::error_chain;
 use crate::event::{Epoch, Term};
 use crate::publish::{
     self, PublishClaim, PublishEnd, PublishTracer, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
 };
-use crate::source::SourceConfig;
+use crate::source::{SourceConfig, read_cluster_id};
 use crate::stored::ClaimCheckStore;
 
 use error::Error;
-use retry_loop::retry_transient;
+use identity::check_identity;
+use retry_loop::{retry_transient, retry_until_ok};
 
 /// Settings of the producer.
 #[derive(Clone, Debug, Default)]
@@ -103,6 +108,8 @@ impl HaltReason {
 
 /// How often a halted leader checks whether an operator has acted.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a pod checks that the checkpoint belongs to the cluster of its source.
+const CLUSTER_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause between attempts on a source that cannot be captured; each attempt opens a change stream.
 const SOURCE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -181,17 +188,33 @@ impl Producer {
         outcome
     }
 
+    /// Returns when the checkpoint belongs to a source of the same name on another cluster. The pods of that source may lead for years, and a pod
+    /// that never leads would not notice.
+    pub async fn wait_for_other_cluster(&self) -> checkpoint::Error {
+        let ProducerDependencies { pipeline, server, .. } = &self.dependencies;
+        let ours = retry_until_ok("read the cluster of the source", || read_cluster_id(server)).await;
+        let ours = PipelineIdentity { cluster: ours, sessions: None };
+        loop {
+            if let Ok(Some(Checkpoint { phase, identity, .. })) = self.checkpoints.load().await
+                && let Err(error) = check_identity(pipeline, &phase, &identity, &ours, true)
+            {
+                return error;
+            }
+            tokio::time::sleep(CLUSTER_POLL_INTERVAL).await;
+        }
+    }
+
     async fn run_term(&self, leadership: &Leadership) -> Result<(), Error> {
         let claim = CheckpointClaim::from_leadership(leadership, &self.dependencies.pod_id);
         let term = claim.term;
         self.state.send_replace(ProducerState::Starting { term });
         // Nothing is captured yet, so there is nothing to drain: any stop request drops the work.
         let Some(started) = run_unless_stopped(leadership, self.start_term(&claim)).await else { return Ok(()) };
-        let (mut epoch, mut phase) = started?;
+        let CaptureStart { mut epoch, mut phase, replay } = started?;
         loop {
             self.state.send_replace(ProducerState::Running { term, epoch });
             info!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, %epoch, from = phase.name(), "producer started");
-            match self.capture_and_publish(leadership, &claim, epoch, phase).await? {
+            match self.capture_and_publish(leadership, &claim, CaptureStart { epoch, phase, replay }).await? {
                 CaptureRunEnd::Stopped => return Ok(()),
                 CaptureRunEnd::Failed(error) => {
                     let Some(again) = run_unless_stopped(leadership, self.recover(&claim, epoch, error)).await else {
@@ -204,34 +227,58 @@ impl Producer {
     }
 
     /// Claims the checkpoint. A new pipeline saves its start position before anything is read.
-    async fn start_term(&self, claim: &CheckpointClaim) -> Result<(Epoch, CheckpointPhase), Error> {
-        let Checkpoint { epoch, phase, .. } = self.claim_checkpoint(claim).await?;
+    async fn start_term(&self, claim: &CheckpointClaim) -> Result<CaptureStart, Error> {
+        let Checkpoint { epoch, phase, replay, .. } = self.claim_checkpoint(claim).await?;
         // The conditions of a first start must not stop a pipeline that already runs.
         let start = if phase == CheckpointPhase::Unstarted { self.config.start } else { StartPosition::Now };
         self.wait_until_capturable(claim, start).await;
         if phase != CheckpointPhase::Unstarted {
-            return Ok((epoch, phase));
+            return Ok(CaptureStart { epoch, phase, replay });
         }
         let first = self.initial_phase(claim, self.config.start).await;
         retry_transient("save the start position", checkpoint::Error::is_transient, || {
             self.checkpoints.save(claim, epoch, &first, None)
         })
         .await?;
-        Ok((epoch, first))
+        Ok(CaptureStart { epoch, phase: first, replay })
     }
 
     async fn claim_checkpoint(&self, claim: &CheckpointClaim) -> Result<Checkpoint, Error> {
         loop {
-            match retry_transient("claim the checkpoint", checkpoint::Error::is_transient, || {
-                self.checkpoints.claim(claim)
-            })
-            .await
-            {
+            let claimed = async {
+                let checkpoint = retry_transient("claim the checkpoint", checkpoint::Error::is_transient, || {
+                    self.checkpoints.claim(claim)
+                })
+                .await?;
+                self.adopt_identity(claim, &checkpoint).await?;
+                Ok(checkpoint)
+            };
+            match claimed.await {
                 Ok(checkpoint) => return Ok(checkpoint),
-                Err(error @ checkpoint::Error::TermBehind { .. }) => return Err(error.into()),
+                Err(error @ (checkpoint::Error::TermBehind { .. } | checkpoint::Error::Deposed { .. })) => {
+                    return Err(error.into());
+                }
                 Err(error) => self.halt(claim.term, HaltReason::Checkpoint(error_chain(&error))).await,
             }
         }
+    }
+
+    /// Refuses a checkpoint of another cluster or another session mapping, and records ours.
+    async fn adopt_identity(&self, claim: &CheckpointClaim, checkpoint: &Checkpoint) -> Result<(), checkpoint::Error> {
+        let ProducerDependencies { pipeline, source, server, .. } = &self.dependencies;
+        let ours = PipelineIdentity {
+            cluster: retry_until_ok("read the cluster of the source", || read_cluster_id(server)).await,
+            sessions: Some(self.config.publish.sessions.to_string()),
+        };
+        let Checkpoint { epoch, phase, identity, .. } = checkpoint;
+        let identity_to_record = check_identity(pipeline, phase, identity, &ours, source.is_sequenced())?;
+        if identity_to_record == *identity {
+            return Ok(());
+        }
+        retry_transient("record the identity of the pipeline", checkpoint::Error::is_transient, || {
+            self.checkpoints.record_identity(claim, *epoch, &identity_to_record)
+        })
+        .await
     }
 
     /// Checks the source until it can be captured.
@@ -278,9 +325,9 @@ impl Producer {
         &self,
         leadership: &Leadership,
         claim: &CheckpointClaim,
-        epoch: Epoch,
-        phase: CheckpointPhase,
+        start: CaptureStart,
     ) -> Result<CaptureRunEnd, Error> {
+        let CaptureStart { epoch, phase, replay } = start;
         let capture = match &self.views {
             Some(views) => self.capture().with_read_models(views, &self.dependencies.pipeline, epoch),
             None => self.capture(),
@@ -309,7 +356,7 @@ impl Producer {
                 error = checkpoint_watch::wait_until_moved(&*self.checkpoints, claim) => moved = Some(error),
             }
         };
-        let ended = self.publisher(leadership, claim, epoch).run(intake, stopping, over).await?;
+        let ended = self.publisher(leadership, claim, epoch, replay).run(intake, stopping, over).await?;
         if let Some(error) = moved {
             return Err(error);
         }
@@ -376,6 +423,7 @@ impl Producer {
         leadership: &Leadership,
         claim: &CheckpointClaim,
         epoch: Epoch,
+        replay: ReplayCounter,
     ) -> Publisher<ServiceBusTopic, MongoCheckpointStore> {
         let ProducerDependencies { pipeline, coordination, bus, topic, subscription, .. } = &self.dependencies;
         let gate = leadership.gate().clone();
@@ -385,10 +433,18 @@ impl Producer {
             claim_checks: ClaimCheckStore::new(coordination, self.config.publish.keep_oversize),
             rejected: RejectedStore::new(coordination, pipeline),
         };
-        let term = PublishClaim { claim: claim.clone(), epoch };
+        let term = PublishClaim { claim: claim.clone(), epoch, replay };
         Publisher::new(self.config.publish.clone(), term, topic, stores, self.publishing.clone())
+            .requiring_sequence(self.dependencies.source.is_sequenced())
             .with_tracer(self.tracer.clone())
     }
+}
+
+/// Where capture starts, and how its messages are named.
+struct CaptureStart {
+    epoch: Epoch,
+    phase: CheckpointPhase,
+    replay: ReplayCounter,
 }
 
 /// How capture and publish ended.

@@ -5,7 +5,7 @@ use mongodb::Collection;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use pipeline::checkpoint::{
     COLLECTION, Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, Error, MongoCheckpointStore, PIPELINES,
-    SaveResult, SnapshotProgress,
+    PipelineIdentity, ReplayCounter, SaveResult, SnapshotProgress,
 };
 use pipeline::event::{Epoch, ResumeToken, Term};
 use testkit::mongo::{ScratchDatabase, shared};
@@ -144,6 +144,53 @@ async fn a_checkpoint_never_moves_back_within_an_epoch() {
     store.claim(&next).await.unwrap();
     assert_eq!(save(&store, &next, stream("8249FF")).await.unwrap(), SaveResult::AlreadyAhead);
     assert_eq!(save(&store, &next, stream("825000")).await.unwrap(), SaveResult::Saved);
+}
+
+#[tokio::test]
+async fn an_operator_move_raises_the_replay_counter() {
+    let fixture = CheckpointFixture::new("replay").await;
+    let store = fixture.pipeline("shop");
+    let leader = claim("a", 1);
+    store.claim(&leader).await.unwrap();
+    save(&store, &leader, stream("8250")).await.unwrap();
+    let operator = claim("operator", 2);
+    let claimed = store.claim(&operator).await.unwrap();
+    assert_eq!((claimed.replay, &claimed.identity), (ReplayCounter::new(0), &PipelineIdentity::default()));
+    // Back, in the same epoch; then in a new one.
+    store.move_to(&operator, &claimed, &stream("8220"), false, Some("replica set a")).await.unwrap();
+    let moved = store.load().await.unwrap().unwrap();
+    assert_eq!((&moved.phase, moved.epoch, moved.replay), (&stream("8220"), Epoch::FIRST, ReplayCounter::new(1)));
+    assert_eq!(moved.identity.cluster.as_deref(), Some("replica set a"));
+    let refused = save(&store, &leader, stream("8260")).await.unwrap_err();
+    assert!(matches!(refused, Error::Deposed { .. }), "{refused}");
+    store.move_to(&operator, &moved, &stream("8210"), true, None).await.unwrap();
+    let moved = store.load().await.unwrap().unwrap();
+    assert_eq!((moved.epoch, moved.replay), (Epoch::new(2), ReplayCounter::new(2)));
+    assert_eq!(moved.identity.cluster.as_deref(), Some("replica set a"), "unknown now, but known before");
+    // The next leader finds the counter, and its saves keep it.
+    let next = claim("b", 3);
+    let Checkpoint { epoch, replay, .. } = store.claim(&next).await.unwrap();
+    assert_eq!(replay, ReplayCounter::new(2));
+    store.save(&next, epoch, &stream("8230"), None).await.unwrap();
+    assert_eq!(store.load().await.unwrap().unwrap().replay, replay);
+    // A deposed operator moves nothing.
+    let refused = store.move_to(&operator, &moved, &stream("8201"), false, None).await.unwrap_err();
+    assert!(matches!(refused, Error::Deposed { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn the_identity_of_a_pipeline_is_recorded_by_its_leader() {
+    let fixture = CheckpointFixture::new("identity").await;
+    let store = fixture.pipeline("shop");
+    let (old, leader) = (claim("a", 1), claim("b", 2));
+    store.claim(&old).await.unwrap();
+    store.claim(&leader).await.unwrap();
+    let ours = PipelineIdentity { cluster: Some("replica set a".into()), sessions: Some("aggregate".into()) };
+    let refused = store.record_identity(&old, Epoch::FIRST, &ours).await.unwrap_err();
+    assert!(matches!(refused, Error::Deposed { .. }), "{refused}");
+    store.record_identity(&leader, Epoch::FIRST, &ours).await.unwrap();
+    save(&store, &leader, stream("8250")).await.unwrap();
+    assert_eq!(store.load().await.unwrap().unwrap().identity, ours);
 }
 
 #[tokio::test]

@@ -9,9 +9,12 @@ use lease::{CandidateId, Term};
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
 use pipeline::capture::{self, Capture, StartPosition};
-use pipeline::checkpoint::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
+use pipeline::checkpoint::{
+    Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore, ReplayCounter,
+};
 use pipeline::event::ResumeToken;
 use pipeline::producer::ProducerDependencies;
+use pipeline::source::read_cluster_id;
 use serde_json::{Value as Json, json};
 
 use super::shared_args::{ConfigArgs, ConfirmArgs};
@@ -48,10 +51,12 @@ enum CheckpointCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Start a new epoch at a resume token that `checkpoint show` printed before
+    /// Move the checkpoint to a resume token that `checkpoint show` printed before
     ///
     /// Use it to go back to a known position, or past a position that cannot be read. With a later token the events in between are not published; with an
-    /// earlier one they are published again. The oplog must still hold the changes after the token. Before the first pod has run, it makes the pipeline
+    /// earlier one they are published again, with new message ids, so that duplicate detection does not drop them. With `source.sequence` a new epoch
+    /// starts, and consumers skip exactly the events that they have applied. Without it the epoch stays, and consumers skip every event up to the last one
+    /// that they applied of the same aggregate. The oplog must still hold the changes after the token. Before the first pod has run, it makes the pipeline
     /// continue where another program stopped publishing.
     Set {
         #[command(flatten)]
@@ -97,7 +102,8 @@ impl FromStr for ResumeTokenArg {
         if text.len() < 18 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(refused());
         }
-        ResumeToken::try_from(doc! { "_data": text }).map(Self).map_err(|_| refused())
+        // Tokens are ordered as text, and the server writes upper case.
+        ResumeToken::try_from(doc! { "_data": text.to_ascii_uppercase() }).map(Self).map_err(|_| refused())
     }
 }
 
@@ -138,17 +144,28 @@ impl CheckpointContext {
 
     fn require_confirmation(&self, confirm: &ConfirmArgs, at: &str, consequence: &str) -> anyhow::Result<()> {
         let pipeline = &self.dependencies.pipeline;
-        confirm.require(&format!("starts a new epoch of `{pipeline}` at {at}: {consequence}"))
+        confirm.require(&format!("moves the checkpoint of `{pipeline}` to {at}: {consequence}"))
+    }
+
+    /// The cluster that holds the source; `None` if the user may not read it.
+    async fn read_cluster_id(&self) -> anyhow::Result<Option<String>> {
+        let read = read_cluster_id(&self.dependencies.server).await.map_err(DriverError::from);
+        read.context("failed to read the cluster of the source")
     }
 
     /// Takes a new term: the current leader can no longer save, and reads the new checkpoint. A missing checkpoint is created.
-    async fn begin_epoch(
+    async fn move_checkpoint(
         &self,
         stored: Option<&Checkpoint>,
         phase: &CheckpointPhase,
+        keeps_epoch: bool,
         consequence: &str,
         json: bool,
     ) -> anyhow::Result<()> {
+        let cluster = self.read_cluster_id().await?;
+        // Tokens of two clusters do not compare.
+        let stored_cluster = stored.and_then(|stored| stored.identity.cluster.as_ref());
+        let is_same_cluster = cluster.is_none() || stored_cluster.is_none_or(|stored| cluster.as_ref() == Some(stored));
         let claim = CheckpointClaim {
             term: stored.map_or(Term::new(1), |stored| stored.term.next()),
             claimant: CandidateId::random(),
@@ -156,7 +173,8 @@ impl CheckpointContext {
             pod_id: format!("{} (operator)", self.dependencies.pod_id),
         };
         let claimed = self.store.claim(&claim).await.context("failed to take a new term")?;
-        self.store.begin_epoch(&claim, claimed.epoch, phase).await?;
+        let new_epoch = !keeps_epoch || !is_same_cluster;
+        self.store.move_to(&claim, &claimed, phase, new_epoch, cluster.as_deref()).await?;
         let now = self.load_checkpoint().await?;
         if json {
             let mut shown = to_json(&self.dependencies.pipeline, &now);
@@ -187,18 +205,18 @@ async fn show(context: &CheckpointContext, json: bool) -> anyhow::Result<()> {
 
 async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmArgs, json: bool) -> anyhow::Result<()> {
     let stored = context.store.load().await?;
+    let is_sequenced = context.config.source.is_sequenced();
     let consequence = match stored.as_ref().map(|stored| &stored.phase) {
         Some(CheckpointPhase::Stream { token: at }) if token.key() > at.key() => {
             "events between the checkpoint and that token are never published"
         }
-        Some(CheckpointPhase::Stream { token: at }) if token.key() == at.key() => {
-            "the position stays the same, in a new epoch"
-        }
-        Some(CheckpointPhase::Stream { .. }) if context.config.source.sequence.is_some() => {
-            "events since that token are published again; consumers skip those they have applied"
+        Some(CheckpointPhase::Stream { token: at }) if token.key() == at.key() => "the position stays the same",
+        Some(CheckpointPhase::Stream { .. }) if is_sequenced => {
+            "events since that token are published again; consumers skip those they have applied, and apply those they lack"
         }
         Some(CheckpointPhase::Stream { .. }) => {
-            "events since that token are published and applied again: without `source.sequence` consumers cannot recognise them"
+            "events since that token are published again; without `source.sequence` consumers skip every event up to the last one they applied of \
+             its aggregate, even one they never received"
         }
         Some(CheckpointPhase::Snapshot { .. }) => {
             "the running snapshot is aborted, and events it has not read are never published"
@@ -208,7 +226,10 @@ async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmA
     };
     context.require_confirmation(confirm, "that token", consequence)?;
     check_resumable(&context.dependencies, &token).await?;
-    context.begin_epoch(stored.as_ref(), &CheckpointPhase::Stream { token }, consequence, json).await
+    // Without a sequence only the position tells what was applied: in a new epoch every event would count as new.
+    let has_streamed = stored.as_ref().is_some_and(|stored| matches!(stored.phase, CheckpointPhase::Stream { .. }));
+    let keeps_epoch = !is_sequenced && has_streamed;
+    context.move_checkpoint(stored.as_ref(), &CheckpointPhase::Stream { token }, keeps_epoch, consequence, json).await
 }
 
 /// Tests that the source can resume after the token. The server would accept a token in the future and wait, and events until then would be lost.
@@ -251,9 +272,10 @@ async fn reset(
     confirm: &ConfirmArgs,
     json: bool,
 ) -> anyhow::Result<()> {
-    let again = match context.config.source.sequence {
-        Some(_) => "consumers skip those they have applied",
-        None => "without `source.sequence` consumers apply them again",
+    let again = if context.config.source.is_sequenced() {
+        "consumers skip those they have applied"
+    } else {
+        "without `source.sequence` consumers apply them again"
     };
     let consequence = match start {
         StartPosition::Beginning => format!("all events of the source are published again; {again}"),
@@ -274,7 +296,7 @@ async fn reset(
     }
     let stored = context.load_checkpoint().await?;
     let phase = capture.initial_phase(&start).await.context("failed to find the start position")?;
-    context.begin_epoch(Some(&stored), &phase, &consequence, json).await
+    context.move_checkpoint(Some(&stored), &phase, false, &consequence, json).await
 }
 
 fn to_text(pipeline: &str, checkpoint: &Checkpoint) -> String {
@@ -283,6 +305,9 @@ fn to_text(pipeline: &str, checkpoint: &Checkpoint) -> String {
         ("term", checkpoint.term.to_string()),
         ("epoch", checkpoint.epoch.to_string()),
     ];
+    if checkpoint.replay > ReplayCounter::default() {
+        lines.push(("replay", checkpoint.replay.get().to_string()));
+    }
     match &checkpoint.phase {
         CheckpointPhase::Snapshot { progress, .. } => {
             lines.push(("phase", format!("snapshot, {} read", progress.scanned)))
@@ -304,6 +329,7 @@ fn to_json(pipeline: &str, checkpoint: &Checkpoint) -> Json {
         "pipeline": pipeline,
         "term": checkpoint.term.get(),
         "epoch": checkpoint.epoch.get(),
+        "replay": checkpoint.replay.get(),
         "phase": checkpoint.phase.name(),
         "snapshot": snapshot,
         "token": resume_token(checkpoint).map(ResumeToken::key),

@@ -80,7 +80,9 @@ async fn the_checkpoint_is_shown_set_and_reset() {
     let unread = fixture.run(&["checkpoint", "set", "--token", "here", "--yes"]).await;
     assert_eq!(unread.status.code(), USAGE);
     assert!(unread.stderr.contains("hexadecimal digits"), "{}", unread.stderr);
-    let set = fixture.run(&["checkpoint", "set", "--token", token, "--yes", "--json"]).await.json();
+    // In lower case every later token would sort below it, and the checkpoint would stand still.
+    let lower = token.to_ascii_lowercase();
+    let set = fixture.run(&["checkpoint", "set", "--token", &lower, "--yes", "--json"]).await.json();
     assert_eq!((&set["epoch"], &set["term"], &set["phase"]), (&json!(2), &json!(2), &json!("stream")));
     assert_eq!(set["token"], first["token"]);
     assert!(set["saved_by"].as_str().is_some_and(|by| by.ends_with("(operator)")), "{set}");

@@ -61,6 +61,12 @@ service_bus: {{ connection_string: \"{bus}\" }}
         std::fs::write(self.config_path(), text).unwrap();
     }
 
+    /// Changes the text of the configuration.
+    pub(crate) fn edit_config(&self, edit: impl FnOnce(String) -> String) {
+        let text = std::fs::read_to_string(self.config_path()).unwrap();
+        std::fs::write(self.config_path(), edit(text)).unwrap();
+    }
+
     /// The folder of `headwater.yaml`.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 
 use super::error::Error;
-use super::store::{Checkpoint, CheckpointPhase, SnapshotProgress};
+use super::store::{Checkpoint, CheckpointPhase, PipelineIdentity, ReplayCounter, SnapshotProgress};
 use crate::event::{Epoch, ResumeToken, Term};
 
 /// Format version in every document. A newer version of Headwater may write a higher one.
@@ -12,6 +12,10 @@ pub(super) const FORMAT: i64 = 1;
 pub(super) const UNSTARTED: &str = "unstarted";
 pub(super) const SNAPSHOT: &str = "snapshot";
 pub(super) const STREAM: &str = "stream";
+
+pub(super) const REPLAY: &str = "replay";
+pub(super) const CLUSTER: &str = "cluster";
+pub(super) const SESSIONS: &str = "sessions";
 
 /// A validated checkpoint document.
 #[derive(Debug)]
@@ -40,6 +44,11 @@ impl StoredCheckpoint {
             cluster_time: fields.cluster_time()?,
             saved_at: fields.saved_at()?,
             saved_by: fields.text("savedBy")?.to_owned(),
+            replay: fields.replay()?,
+            identity: PipelineIdentity {
+                cluster: fields.optional_text(CLUSTER)?,
+                sessions: fields.optional_text(SESSIONS)?,
+            },
         };
         Ok(Self { checkpoint, claimant: fields.text("claimedBy")?.to_owned() })
     }
@@ -122,6 +131,12 @@ impl CheckpointFields<'_> {
         }
     }
 
+    /// Older versions do not write it.
+    fn replay(&self) -> Result<ReplayCounter, Error> {
+        let stored = self.document.get(REPLAY).filter(|replay| **replay != Bson::Null);
+        stored.map_or(Ok(ReplayCounter::default()), |_| self.natural(REPLAY).map(ReplayCounter::new))
+    }
+
     fn number(&self, field: &'static str) -> Result<i64, Error> {
         match self.document.get(field) {
             Some(Bson::Int64(number)) => Ok(*number),
@@ -140,6 +155,13 @@ impl CheckpointFields<'_> {
             Some(Bson::String(text)) => Ok(text),
             Some(_) => Err(self.unreadable(field, "is not a string")),
             None => Err(self.unreadable(field, "is missing")),
+        }
+    }
+
+    fn optional_text(&self, field: &'static str) -> Result<Option<String>, Error> {
+        match self.document.get(field) {
+            None | Some(Bson::Null) => Ok(None),
+            Some(_) => self.text(field).map(|text| Some(text.to_owned())),
         }
     }
 

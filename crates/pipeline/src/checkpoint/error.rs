@@ -36,6 +36,17 @@ pub enum Error {
          the checkpoint"
     )]
     Fingerprint { pipeline: String, found: String, ours: String },
+    #[error(
+        "checkpoint `{pipeline}` belongs to a source of the same name on another cluster: {found}, and ours is on {ours}; set another \
+         `pipeline` name for this source, or, if the source has moved, run `headwater checkpoint reset`"
+    )]
+    OtherCluster { pipeline: String, found: String, ours: String },
+    #[error(
+        "checkpoint `{pipeline}` was published with `producer.sessions: {found}`, and the setting is `{ours}` now: without \
+         `source.sequence`, events of an aggregate that are in two sessions could be skipped; set it back, or set another `pipeline` name and \
+         another subscription"
+    )]
+    OtherSessions { pipeline: String, found: String, ours: String },
     #[error("checkpoint `{pipeline}` has format {found}; this version supports {known}")]
     Format { pipeline: String, found: i64, known: i64 },
     #[error("checkpoint `{pipeline}` is unreadable: field `{field}` {problem}")]
@@ -61,6 +72,8 @@ impl Error {
             | Self::Deleted { .. }
             | Self::Missing { .. }
             | Self::Fingerprint { .. }
+            | Self::OtherCluster { .. }
+            | Self::OtherSessions { .. }
             | Self::Format { .. }
             | Self::Unreadable { .. } => false,
         }

@@ -14,4 +14,7 @@ mod store;
 pub use error::Error;
 pub use known_pipelines::PIPELINES;
 pub use mongo::{COLLECTION, MongoCheckpointStore};
-pub use store::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, SaveResult, SnapshotProgress};
+pub use store::{
+    Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, PipelineIdentity, ReplayCounter, SaveResult,
+    SnapshotProgress,
+};

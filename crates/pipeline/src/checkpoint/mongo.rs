@@ -8,11 +8,13 @@ use mongodb::bson::{Bson, Document, Timestamp, doc};
 use mongodb::options::{Collation, ReturnDocument};
 use mongodb::{Collection, Database};
 
-use super::document::{FORMAT, SNAPSHOT, STREAM, StoredCheckpoint, UNSTARTED, phase_fields, stored_number};
+use super::document::{
+    CLUSTER, FORMAT, REPLAY, SESSIONS, SNAPSHOT, STREAM, StoredCheckpoint, UNSTARTED, phase_fields, stored_number,
+};
 use super::error::Error;
 use super::known_pipelines::KnownPipelines;
 use super::refusal;
-use super::store::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, SaveResult};
+use super::store::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, PipelineIdentity, SaveResult};
 use crate::event::Epoch;
 use crate::failpoints::Failpoint;
 use crate::stored::majority_collection;
@@ -89,6 +91,54 @@ impl MongoCheckpointStore {
             "claimedBy": claim.claimant.to_string(),
             "epoch": stored_number(epoch.get()),
         }
+    }
+
+    /// Moves the checkpoint anywhere, for an operator who has just claimed it. Raises the replay counter. `new_epoch`: tokens of the new
+    /// position do not compare with those before. `cluster` now holds the source, if it is known.
+    pub async fn move_to(
+        &self,
+        claim: &CheckpointClaim,
+        claimed: &Checkpoint,
+        phase: &CheckpointPhase,
+        new_epoch: bool,
+        cluster: Option<&str>,
+    ) -> Result<(), Error> {
+        let epoch = if new_epoch { claimed.epoch.next() } else { claimed.epoch };
+        // Nothing is published yet; a program that published before used the same message ids, and duplicate detection may compare them.
+        let is_new = claimed.phase == CheckpointPhase::Unstarted;
+        let replay = if is_new { claimed.replay } else { claimed.replay.next() };
+        let mut set = phase_fields(phase);
+        set.extend(doc! {
+            "epoch": stored_number(epoch.get()),
+            REPLAY: stored_number(replay.get()),
+            CLUSTER: cluster.or(claimed.identity.cluster.as_deref()),
+            "clusterTime": Bson::Null,
+        });
+        set.extend(saved_by(claim));
+        if self.submit(self.fence(claim, claimed.epoch), set).await?.is_some() {
+            return Ok(());
+        }
+        self.explain_refusal(claim).await
+    }
+
+    /// Records the identity of the pipeline, in the claimed term.
+    pub async fn record_identity(
+        &self,
+        claim: &CheckpointClaim,
+        epoch: Epoch,
+        identity: &PipelineIdentity,
+    ) -> Result<(), Error> {
+        let PipelineIdentity { cluster, sessions } = identity;
+        let set = doc! { CLUSTER: cluster.as_deref(), SESSIONS: sessions.as_deref() };
+        if self.submit(self.fence(claim, epoch), set).await?.is_some() {
+            return Ok(());
+        }
+        self.explain_refusal(claim).await
+    }
+
+    async fn explain_refusal(&self, claim: &CheckpointClaim) -> Result<(), Error> {
+        refusal::check_claim(&self.pipeline, &self.load_after_refusal().await?, claim)?;
+        Err(Error::Indeterminate { pipeline: self.pipeline.clone(), term: claim.term })
     }
 
     /// Applies one fenced update; `None` if the fence refuses it.

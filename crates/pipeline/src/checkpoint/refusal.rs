@@ -49,7 +49,7 @@ pub(super) fn explain_begin_epoch(
     Err(Error::EpochEnded { pipeline, epoch: ended, stored: found })
 }
 
-fn check_claim(pipeline: &str, stored: &StoredCheckpoint, claim: &CheckpointClaim) -> Result<(), Error> {
+pub(super) fn check_claim(pipeline: &str, stored: &StoredCheckpoint, claim: &CheckpointClaim) -> Result<(), Error> {
     let StoredCheckpoint { checkpoint, claimant } = stored;
     if checkpoint.term == claim.term && *claimant == claim.claimant.to_string() {
         return Ok(());
@@ -90,7 +90,7 @@ mod tests {
     use mongodb::bson::doc;
 
     use super::*;
-    use crate::checkpoint::{Checkpoint, SnapshotProgress};
+    use crate::checkpoint::{Checkpoint, PipelineIdentity, ReplayCounter, SnapshotProgress};
     use crate::event::{ResumeToken, Term};
 
     fn token(data: &str) -> ResumeToken {
@@ -118,6 +118,8 @@ mod tests {
             cluster_time: None,
             saved_at: None,
             saved_by: "pod".into(),
+            replay: ReplayCounter::default(),
+            identity: PipelineIdentity::default(),
         };
         StoredCheckpoint { checkpoint, claimant: CandidateId::new(1).to_string() }
     }

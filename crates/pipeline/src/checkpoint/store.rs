@@ -63,6 +63,38 @@ pub struct Checkpoint {
     /// By the clock of the server; for display only.
     pub saved_at: Option<DateTime>,
     pub saved_by: String,
+    /// How often an operator has moved the checkpoint: see [`ReplayCounter`].
+    pub replay: ReplayCounter,
+    pub identity: PipelineIdentity,
+}
+
+/// What a running pipeline must not change unnoticed. `None`: unknown, because an older version wrote the checkpoint or the value cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PipelineIdentity {
+    /// The cluster that holds the source.
+    pub cluster: Option<String>,
+    /// How aggregates are mapped to sessions.
+    pub sessions: Option<String>,
+}
+
+/// Part of every message id once an operator has moved the checkpoint. Without it, duplicate detection would drop what is published again. Until
+/// then message ids depend on the token alone, as older versions send them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReplayCounter(u64);
+
+impl ReplayCounter {
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
 }
 
 /// The phase of the pipeline, with its resume position.

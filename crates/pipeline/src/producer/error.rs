@@ -44,6 +44,8 @@ fn checkpoint_outcome(error: &checkpoint::Error) -> TermOutcome {
         | checkpoint::Error::Missing { .. }
         | checkpoint::Error::Indeterminate { .. }
         | checkpoint::Error::Fingerprint { .. }
+        | checkpoint::Error::OtherCluster { .. }
+        | checkpoint::Error::OtherSessions { .. }
         | checkpoint::Error::Format { .. }
         | checkpoint::Error::Unreadable { .. }
         | checkpoint::Error::Store { .. } => TermOutcome::StepDown(error_chain(error)),

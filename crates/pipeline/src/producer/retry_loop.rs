@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
+use mongo_error::DriverError;
 use tracing::{info, warn};
 
 use crate::error_chain::error_chain;
@@ -38,5 +40,17 @@ where
         }
         tokio::time::sleep(backoff(failures, FIRST_BACKOFF, MAX_BACKOFF)).await;
         failures = failures.saturating_add(1);
+    }
+}
+
+/// Repeats `attempt` with backoff until it succeeds.
+pub(super) async fn retry_until_ok<T, F>(operation: &'static str, attempt: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, mongodb::error::Error>>,
+{
+    let mut attempt = attempt;
+    match retry_transient(operation, |_: &DriverError| true, || attempt().map_err(DriverError::from)).await {
+        Ok(done) => done,
+        Err(error) => unreachable!("every error is transient: {error}"),
     }
 }

@@ -61,7 +61,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
             self.pending = Some((position, before + events));
         }
         let Some((position, _)) = self.pending.clone() else { return };
-        let (store, PublishClaim { claim, epoch }) = (Arc::clone(&self.store), self.term.clone());
+        let (store, PublishClaim { claim, epoch, .. }) = (Arc::clone(&self.store), self.term.clone());
         self.last = now;
         self.in_flight =
             Some(Box::pin(async move { store.save(&claim, epoch, &position.phase, position.cluster_time).await }));

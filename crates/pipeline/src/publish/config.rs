@@ -126,6 +126,15 @@ pub enum SessionMapping {
     Buckets(NonZeroU32),
 }
 
+impl fmt::Display for SessionMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Aggregate => f.write_str("aggregate"),
+            Self::Buckets(count) => write!(f, "buckets({count})"),
+        }
+    }
+}
+
 /// How often the checkpoint is saved: `each`, or a time such as `200ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointInterval {

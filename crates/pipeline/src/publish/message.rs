@@ -12,11 +12,12 @@ use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, cstr};
 use sha2::{Digest, Sha256};
 
 use super::config::{BodyFormat, SessionMapping};
+use crate::checkpoint::ReplayCounter;
 use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
 use crate::trace::TraceSampling;
 
-/// The message id: SHA-256 in hexadecimal. For a change, of the resume token. For a snapshot event, of run, namespace, `_id` and, if they differ from it,
+/// The message id: SHA-256 in hexadecimal. For a change, of the resume token; once an operator has moved the checkpoint, of the replay counter and the token. For a snapshot event, of run, namespace, `_id` and, if they differ from it,
 /// aggregate and sequence; for a sweep delete, also of the word `sweep`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventMessageId([u8; 64]);
@@ -24,9 +25,19 @@ pub struct EventMessageId([u8; 64]);
 impl EventMessageId {
     /// `run` is the snapshot run that read the event, if any.
     pub fn for_event(event: &ChangeEvent, run: Option<&str>) -> Self {
+        Self::for_replay(event, run, ReplayCounter::default())
+    }
+
+    /// As [`for_event`](Self::for_event), after an operator has moved the checkpoint.
+    pub fn for_replay(event: &ChangeEvent, run: Option<&str>, replay: ReplayCounter) -> Self {
         let mut hash = Sha256::new();
         match run {
-            None => hash.update(event.token.key()),
+            None => {
+                if replay > ReplayCounter::default() {
+                    hash.update(replay.get().to_be_bytes());
+                }
+                hash.update(event.token.key());
+            }
             Some(run) => {
                 let Namespace { database, collection } = &*event.namespace;
                 // Names contain no zero byte, so the separator keeps different lists apart.

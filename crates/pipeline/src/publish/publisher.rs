@@ -36,7 +36,7 @@ use super::rejected::RejectedStore;
 use super::topic::PublishTopic;
 use super::traced_events::{PublishTracer, TracedEvents};
 use crate::capture::CaptureItem;
-use crate::checkpoint::{self, CheckpointClaim, CheckpointStore, SaveResult};
+use crate::checkpoint::{self, CheckpointClaim, CheckpointStore, ReplayCounter, SaveResult};
 use crate::event::Epoch;
 use crate::failpoints::LoopStall;
 use crate::stored::ClaimCheckStore;
@@ -53,11 +53,12 @@ impl CaptureInput for mpsc::Receiver<Vec<CaptureItem>> {
     }
 }
 
-/// The claim and epoch under which the publisher works.
+/// The claim, epoch and replay counter under which the publisher works.
 #[derive(Clone, Debug)]
 pub struct PublishClaim {
     pub claim: CheckpointClaim,
     pub epoch: Epoch,
+    pub replay: ReplayCounter,
 }
 
 /// The stores that the publisher writes.
@@ -106,7 +107,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         // The link sets the real size limit of a batch.
         let batch_limits = BatchLimits { count: config.batch_count.get(), bytes: 0, linger: config.linger };
         Self {
-            admission: AdmissionResult::new(encoder, config.window().events as u64),
+            admission: AdmissionResult::new(encoder, term.replay, config.window().events as u64),
             window: SendWindow::new(config.window(), batch_limits),
             saver: CheckpointSaver::new(checkpoints, &term, config.checkpoint, config.save_after(), Instant::now()),
             pending_writes: PendingWrites::new(claim_checks, rejected, term.claim.term, handle.clone()),
@@ -118,6 +119,13 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
             term,
             config,
         }
+    }
+
+    /// Rejects events without a sequence: consumers could not place them among the events of their aggregate.
+    #[must_use]
+    pub fn requiring_sequence(mut self, needed: bool) -> Self {
+        self.admission.require_sequence(needed);
+        self
     }
 
     /// Sets the tracer, which receives a trace of each sampled event.

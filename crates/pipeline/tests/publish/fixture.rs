@@ -11,7 +11,7 @@ use broker::{Broker, StorageLocation};
 use lease::CandidateId;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
-use pipeline::checkpoint::{CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
+use pipeline::checkpoint::{Checkpoint, CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::envelope::property;
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
@@ -145,14 +145,14 @@ impl PublishFixture {
             pod_id: format!("pod-{term}"),
         };
         let checkpoints = Arc::new(self.checkpoints());
-        let epoch = checkpoints.claim(&claim).await.unwrap().epoch;
+        let Checkpoint { epoch, replay, .. } = checkpoints.claim(&claim).await.unwrap();
         let handle = Handle::default();
         let stores = PublisherStores {
             checkpoints,
             claim_checks: self.claim_checks(),
             rejected: RejectedStore::new(&self.database, "shop"),
         };
-        let publisher = Publisher::new(config, PublishClaim { claim, epoch }, topic, stores, handle.clone());
+        let publisher = Publisher::new(config, PublishClaim { claim, epoch, replay }, topic, stores, handle.clone());
         let (intake, captured) = mpsc::channel(4);
         let [(stop, stopped), (lose, lost)] = [(); 2].map(|()| oneshot::channel::<()>());
         let ended = tokio::spawn(publisher.run(captured, signal(stopped), signal(lost)));

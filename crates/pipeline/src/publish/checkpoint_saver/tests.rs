@@ -5,7 +5,7 @@ use mongo_error::DriverError;
 use mongodb::bson::Timestamp;
 
 use super::*;
-use crate::checkpoint::{Checkpoint, CheckpointClaim, CheckpointPhase};
+use crate::checkpoint::{Checkpoint, CheckpointClaim, CheckpointPhase, PipelineIdentity, ReplayCounter};
 use crate::event::{Epoch, Term};
 use crate::publish::acknowledged_prefix::tests::position;
 
@@ -27,6 +27,8 @@ impl CheckpointStore for MemoryStore {
             cluster_time: None,
             saved_at: None,
             saved_by: String::new(),
+            replay: ReplayCounter::default(),
+            identity: PipelineIdentity::default(),
         })
     }
 
@@ -66,7 +68,7 @@ fn saver(store: &Arc<MemoryStore>, now: Instant) -> CheckpointSaver<MemoryStore>
     let interval = CheckpointInterval::Every(Duration::from_millis(200));
     CheckpointSaver::new(
         Arc::clone(store),
-        &PublishClaim { claim, epoch: Epoch::FIRST },
+        &PublishClaim { claim, epoch: Epoch::FIRST, replay: ReplayCounter::default() },
         interval,
         CheckpointInterval::EVENTS,
         now,

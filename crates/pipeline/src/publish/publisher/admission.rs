@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::window::{AdmittedEvent, SendWindow};
 use crate::capture::CaptureItem;
-use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
+use crate::checkpoint::{CheckpointPhase, ReplayCounter, SnapshotProgress};
 use crate::event::{AggregateId, ChangeEvent};
 use crate::publish::acknowledged_prefix::CheckpointPosition;
 use crate::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
@@ -23,12 +23,14 @@ const OVERHEAD: usize = 1_024;
 
 pub(super) struct AdmissionResult {
     encoder: Encoder,
+    replay: ReplayCounter,
     /// Captured, and not yet in the window.
     pending: VecDeque<CaptureItem>,
     input_ended: bool,
     /// Events that the saved checkpoint does not cover: the next leader republishes at most these.
     unsaved: u64,
     max_unsaved: u64,
+    needs_sequence: bool,
     is_closed: bool,
 }
 
@@ -47,9 +49,21 @@ enum OversizeWrite {
 }
 
 impl AdmissionResult {
-    pub(super) fn new(encoder: Encoder, max_unsaved: u64) -> Self {
-        let pending = VecDeque::new();
-        Self { encoder, pending, input_ended: false, unsaved: 0, max_unsaved, is_closed: false }
+    pub(super) fn new(encoder: Encoder, replay: ReplayCounter, max_unsaved: u64) -> Self {
+        Self {
+            encoder,
+            replay,
+            pending: VecDeque::new(),
+            input_ended: false,
+            unsaved: 0,
+            max_unsaved,
+            needs_sequence: false,
+            is_closed: false,
+        }
+    }
+
+    pub(super) fn require_sequence(&mut self, needed: bool) {
+        self.needs_sequence = needed;
     }
 
     pub(super) fn with_sampling(self, sampling: TraceSampling) -> Self {
@@ -93,7 +107,7 @@ impl AdmissionResult {
             let Some(item) = self.pending.front() else { return false };
             let mut session = None;
             if let Some(event) = item.event() {
-                session = event.aggregate.as_ref().map(|aggregate| self.encoder.session_id(aggregate));
+                session = self.session_id(event);
                 if !self.has_room(event, session.as_deref(), to) {
                     return false;
                 }
@@ -108,6 +122,12 @@ impl AdmissionResult {
             }
         }
         true
+    }
+
+    /// `None` if the event cannot be placed in an aggregate.
+    fn session_id(&self, event: &ChangeEvent) -> Option<String> {
+        let is_placed = !self.needs_sequence || event.sequence.is_some();
+        event.aggregate.as_ref().filter(|_| is_placed).map(|aggregate| self.encoder.session_id(aggregate))
     }
 
     fn has_room(&self, event: &ChangeEvent, session: Option<&str>, to: &EventDestination<'_>) -> bool {
@@ -125,9 +145,10 @@ impl AdmissionResult {
         to: &mut EventDestination<'_>,
     ) {
         self.unsaved += 1;
-        let id = EventMessageId::for_event(&event, progress.as_ref().map(|progress| &*progress.run));
+        let id = EventMessageId::for_replay(&event, progress.as_ref().map(|progress| &*progress.run), self.replay);
+        let reason = if event.aggregate.is_none() { RejectReason::NoAggregateId } else { RejectReason::NoSequence };
         let (Some(aggregate), Some(session)) = (event.aggregate.take(), session) else {
-            let rejected = RejectedEvent::from_event(&event, &id, RejectReason::NoAggregateId);
+            let rejected = RejectedEvent::from_event(&event, &id, reason);
             let ordinal = to.window.push_without_lane(checkpoint_position(event, progress));
             return to.writes.reject(ordinal, rejected, None);
         };
