@@ -8,6 +8,8 @@ use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf, Times
 
 pub use lease::Term;
 
+use crate::stored::identity::normalize;
+
 /// One change in the source.
 #[derive(Clone, Debug)]
 pub struct ChangeEvent {
@@ -124,8 +126,8 @@ impl AggregateId {
         &self.0
     }
 
-    /// The session id: the aggregate id as text, or a hash if Service Bus would refuse the text. Ids with the same text share a session,
-    /// which is harmless: cursors use the typed value.
+    /// The session id: the aggregate id as text, or a hash if Service Bus would refuse the text. Ids that MongoDB treats as equal have one
+    /// cursor, so they must have one session. Other ids with the same text share a session, which is harmless.
     pub fn session_id(&self) -> String {
         let text = self.text();
         if text.is_empty() || text.len() > MAX_SESSION_ID {
@@ -137,18 +139,29 @@ impl AggregateId {
 
     fn text(&self) -> String {
         match &self.0 {
+            // The common cases, without a copy of the value.
             Bson::String(text) => text.clone(),
             Bson::ObjectId(id) => id.to_hex(),
             Bson::Int32(number) => number.to_string(),
             Bson::Int64(number) => number.to_string(),
-            Bson::Double(number) => number.to_string(),
-            Bson::Boolean(truth) => truth.to_string(),
-            Bson::Binary(binary) => match binary.to_uuid() {
-                Ok(id) => id.to_string(),
-                Err(_) => self.0.clone().into_canonical_extjson().to_string(),
-            },
-            _ => self.0.clone().into_canonical_extjson().to_string(),
+            value => text_of(normalize(value)),
         }
+    }
+}
+
+/// The text of a normal value. It names sessions that hold messages, so it must not change for strings, object ids, whole numbers, booleans and UUIDs.
+fn text_of(value: Bson) -> String {
+    match value {
+        Bson::String(text) => text,
+        Bson::Int32(number) => number.to_string(),
+        Bson::Int64(number) => number.to_string(),
+        Bson::Double(number) => number.to_string(),
+        Bson::Boolean(truth) => truth.to_string(),
+        Bson::Binary(binary) => match binary.to_uuid() {
+            Ok(id) => id.to_string(),
+            Err(_) => Bson::Binary(binary).into_canonical_extjson().to_string(),
+        },
+        other => other.into_canonical_extjson().to_string(),
     }
 }
 
@@ -254,7 +267,7 @@ impl fmt::Debug for ResumeToken {
 }
 
 /// One continuous history of the source. Tokens of different epochs are not comparable. A new epoch starts when the history is lost, or when an
-/// operator sets the checkpoint.
+/// operator moves the checkpoint; without a sequence, `checkpoint set` keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u64);
 
@@ -291,6 +304,7 @@ pub struct Position {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stored::Identity;
     use mongodb::bson::{doc, oid::ObjectId, uuid::Uuid};
 
     fn token(data: &str) -> ResumeToken {
@@ -339,6 +353,53 @@ mod tests {
         let id = Uuid::new();
         assert_eq!(session_of(id), id.to_string());
         assert!(AggregateId::new(Bson::Null).is_none());
+    }
+
+    /// Sessions with these names hold messages of earlier versions.
+    #[test]
+    fn the_session_ids_of_common_types_never_change() {
+        let id = ObjectId::parse_str("65f0a1b2c3d4e5f607182930").unwrap();
+        let uuid = Uuid::parse_str("12345678-9abc-4def-8123-456789abcdef").unwrap();
+        let table: [(Bson, &str); 14] = [
+            ("order-7".into(), "order-7"),
+            ("ü".into(), "ü"),
+            (id.into(), "65f0a1b2c3d4e5f607182930"),
+            (7.into(), "7"),
+            ((-7).into(), "-7"),
+            (7_i64.into(), "7"),
+            (7.0.into(), "7"),
+            (i64::MAX.into(), "9223372036854775807"),
+            (i64::MIN.into(), "-9223372036854775808"),
+            (9_007_199_254_740_992.0.into(), "9007199254740992"),
+            (true.into(), "true"),
+            (uuid.into(), "12345678-9abc-4def-8123-456789abcdef"),
+            (0.5.into(), "0.5"),
+            (doc! { "t": 1, "o": "a" }.into(), r#"{"t":{"$numberInt":"1"},"o":"a"}"#),
+        ];
+        for (value, expected) in table {
+            assert_eq!(session_of(value.clone()), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn ids_with_one_cursor_have_one_session() {
+        let decimal = |text: &str| Bson::Decimal128(text.parse().unwrap());
+        let equal: Vec<Vec<Bson>> = vec![
+            vec![1.into(), 1_i64.into(), 1.0.into(), decimal("1"), decimal("1.00")],
+            vec![0.into(), 0.0.into(), (-0.0).into(), decimal("-0")],
+            vec![doc! { "t": 1 }.into(), doc! { "t": 1_i64 }.into(), doc! { "t": 1.0 }.into()],
+            vec![doc! { "t": [{ "u": 0 }] }.into(), doc! { "t": [{ "u": -0.0 }] }.into()],
+            vec![0.5.into(), decimal("0.50")],
+            vec![decimal("0.1"), decimal("1E-1")],
+            vec!["a".into(), Bson::Symbol("a".into())],
+            vec![f64::NAN.into(), decimal("NaN")],
+        ];
+        for ids in equal {
+            for id in &ids {
+                assert_eq!(Identity::of(id), Identity::of(&ids[0]), "{id:?}");
+                assert_eq!(session_of(id.clone()), session_of(ids[0].clone()), "{id:?}");
+            }
+        }
     }
 
     #[test]

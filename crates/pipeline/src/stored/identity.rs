@@ -21,6 +21,12 @@ impl Identity {
         Self(bytes.into())
     }
 
+    fn of_number(text: &str) -> Self {
+        let mut bytes = Vec::with_capacity(24);
+        write_number(text, &mut bytes);
+        Self(bytes.into())
+    }
+
     /// `scope`: the collection, where it is part of the aggregate's identity.
     pub(crate) fn of_aggregate(scope: Option<&str>, aggregate: &AggregateId) -> Self {
         let mut bytes = Vec::with_capacity(48);
@@ -105,17 +111,19 @@ fn write_integer(number: i64, out: &mut Vec<u8>) {
 }
 
 fn write_double(number: f64, out: &mut Vec<u8>) {
-    const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
-    if number.fract() == 0.0 && (-TWO_POW_63..TWO_POW_63).contains(&number) {
-        #[expect(clippy::cast_possible_truncation, reason = "integral and within i64: checked above")]
-        write_integer(number as i64, out);
-    } else {
+    match whole_double(number) {
+        Some(integer) => write_integer(integer, out),
         // With this precision the text is exact: the double 0.1 differs from the decimal 0.1.
         None => write_number(&format!("{number:.1074}"), out),
     }
 }
 
-/// A decimal number as text: sign, digits without zeros at either end, exponent.
+fn whole_double(number: f64) -> Option<i64> {
+    const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
+    #[expect(clippy::cast_possible_truncation, reason = "integral and within i64")]
+    (number.fract() == 0.0 && (-TWO_POW_63..TWO_POW_63).contains(&number)).then_some(number as i64)
+}
+
 fn write_number(text: &str, out: &mut Vec<u8>) {
     let Some(number) = DecimalDigits::parse(text) else {
         // Infinity or NaN; MongoDB has only one NaN.
@@ -131,9 +139,80 @@ fn write_number(text: &str, out: &mut Vec<u8>) {
     write_text(&number.significant, out);
 }
 
-fn as_integer(negative: bool, significant: &str, power: i64) -> Option<i64> {
-    if significant.is_empty() {
-        return Some(0);
+/// The value in one form: values with the same identity become the same value, and so have the same text. Not to be stored.
+pub(crate) fn normalize(value: &Bson) -> Bson {
+    match value {
+        Bson::Int64(number) => normal_integer(*number),
+        Bson::Double(number) => normal_double(*number),
+        Bson::Decimal128(number) => normal_decimal(&number.to_string()),
+        Bson::Symbol(text) => Bson::String(text.clone()),
+        Bson::Document(document) => {
+            Bson::Document(document.iter().map(|(name, value)| (name.clone(), normalize(value))).collect())
+        }
+        Bson::Array(values) => Bson::Array(values.iter().map(normalize).collect()),
+        other => other.clone(),
+    }
+}
+
+/// The smaller type: drivers send most numbers in documents as 32 bits.
+fn normal_integer(number: i64) -> Bson {
+    i32::try_from(number).map_or(Bson::Int64(number), Bson::Int32)
+}
+
+fn normal_double(number: f64) -> Bson {
+    whole_double(number).map_or(Bson::Double(number), normal_integer)
+}
+
+/// A decimal that no double equals keeps its digits, as text.
+fn normal_decimal(text: &str) -> Bson {
+    let Some(number) = DecimalDigits::parse(text) else {
+        return Bson::Double(text.parse().unwrap_or(f64::NAN));
+    };
+    if let Some(integer) = number.to_integer() {
+        return normal_integer(integer);
+    }
+    let nearest = text.parse().unwrap_or(f64::NAN);
+    let is_exact = Identity::of(&Bson::Double(nearest)) == Identity::of_number(text);
+    let digits = || {
+        let sign = if number.negative { "-" } else { "" };
+        format!("{sign}{}E{}", number.significant, number.power)
+    };
+    if is_exact { Bson::Double(nearest) } else { Bson::String(digits()) }
+}
+
+/// The value of a decimal number in text, if it is whole and fits.
+pub(crate) fn to_integer(text: &str) -> Option<i64> {
+    DecimalDigits::parse(text)?.to_integer()
+}
+
+/// A finite decimal number: sign, digits without zeros at either end, power of ten.
+struct DecimalDigits {
+    negative: bool,
+    /// Empty for zero.
+    significant: String,
+    power: i64,
+}
+
+impl DecimalDigits {
+    /// `None` for infinity and NaN.
+    fn parse(text: &str) -> Option<Self> {
+        let (negative, unsigned) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+        let (mantissa, exponent) = unsigned.split_once(['E', 'e']).unwrap_or((unsigned, "0"));
+        let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let digits = format!("{before}{after}");
+        let exponent = exponent.parse::<i64>().ok().filter(|_| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
+        let significant = digits.trim_end_matches('0');
+        let power = exponent - after.len() as i64 + (digits.len() - significant.len()) as i64;
+        Some(Self { negative, significant: significant.trim_start_matches('0').to_owned(), power })
+    }
+
+    fn to_integer(&self) -> Option<i64> {
+        if self.significant.is_empty() {
+            return Some(0);
+        }
+        let zeros = usize::try_from(self.power).ok().filter(|zeros| *zeros < 20)?;
+        let sign = if self.negative { "-" } else { "" };
+        format!("{sign}{}{}", self.significant, "0".repeat(zeros)).parse().ok()
     }
 }
 
@@ -162,6 +241,30 @@ mod tests {
         assert_eq!(Identity::of(&f64::NEG_INFINITY.into()), Identity::of(&decimal("-Infinity")));
         assert_eq!(Identity::of(&1e300.into()), Identity::of(&1e300.into()));
         assert_eq!(Identity::of(&9_223_372_036_854_775_808.0.into()), Identity::of(&decimal("9223372036854775808")));
+    }
+
+    #[test]
+    fn values_with_one_identity_have_one_normal_form() {
+        let equal: [&[Bson]; 8] = [
+            &[1.into(), 1_i64.into(), 1.0.into(), decimal("1.00")],
+            &[0.into(), (-0.0).into(), decimal("-0")],
+            &[0.5.into(), decimal("0.50"), decimal("5E-1")],
+            &[decimal("0.1"), decimal("0.10"), decimal("1E-1")],
+            &[9_223_372_036_854_775_808.0.into(), decimal("9223372036854775808")],
+            &["a".into(), Bson::Symbol("a".into())],
+            &[doc! { "t": 1 }.into(), doc! { "t": 1_i64 }.into(), doc! { "t": decimal("1") }.into()],
+            &[vec![1.0].into(), vec![1].into()],
+        ];
+        for values in equal {
+            for value in values {
+                assert_eq!(Identity::of(value), Identity::of(&values[0]), "{value:?}");
+                assert_eq!(normalize(value), normalize(&values[0]), "{value:?}");
+            }
+        }
+        assert_eq!(Identity::of(&normalize(&f64::NAN.into())), Identity::of(&normalize(&decimal("NaN"))));
+        assert_eq!(normalize(&f64::NEG_INFINITY.into()), normalize(&decimal("-Infinity")));
+        assert_ne!(normalize(&0.1.into()), normalize(&decimal("0.1")));
+        assert_eq!(normalize(&1e300.into()), 1e300.into());
     }
 
     #[test]
