@@ -56,10 +56,19 @@ impl AcknowledgedPrefix {
         self.push(position, true)
     }
 
-    /// Adds a position without an event.
+    /// Adds a position without an event. It replaces a watermark right before it: the server sends one with every reply, and all of them may have to
+    /// wait for one event.
     pub fn push_watermark(&mut self, position: CheckpointPosition) {
-        let ordinal = self.push(position, false);
-        self.acknowledge(ordinal);
+        match self.slots.back_mut() {
+            Some(last) if !last.event => {
+                let cluster_time = position.cluster_time.or(last.position.cluster_time);
+                last.position = CheckpointPosition { cluster_time, ..position };
+            }
+            Some(_) | None => {
+                let ordinal = self.push(position, false);
+                self.acknowledge(ordinal);
+            }
+        }
     }
 
     fn push(&mut self, position: CheckpointPosition, event: bool) -> CaptureOrdinal {
@@ -146,6 +155,23 @@ pub(super) mod tests {
         assert_eq!(prefix.advanced_by(), None);
         prefix.acknowledge(event);
         assert_eq!(prefix.take(), Some((position(3), 1)));
+    }
+
+    #[test]
+    fn watermarks_behind_one_event_take_one_slot() {
+        let mut prefix = AcknowledgedPrefix::with_failpoint(false);
+        let event = prefix.push_event(position(0));
+        for number in 1..=1_000_000 {
+            prefix.push_watermark(position(number));
+        }
+        assert_eq!(prefix.slots.len(), 2);
+        let later = prefix.push_event(position(1_000_001));
+        prefix.push_watermark(position(1_000_002));
+        prefix.acknowledge(later);
+        assert_eq!(prefix.take(), None);
+        prefix.acknowledge(event);
+        assert_eq!(prefix.take(), Some((position(1_000_002), 2)));
+        assert!(prefix.is_complete());
     }
 
     #[test]
