@@ -8,7 +8,7 @@ use mongodb::error::{
     Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
     UNKNOWN_TRANSACTION_COMMIT_RESULT,
 };
-use servicebus::BusErrorKind;
+use servicebus::{BusErrorKind, ErrorScope};
 
 use crate::publish::PauseReason;
 use crate::session::SessionProblem;
@@ -31,7 +31,9 @@ pub(crate) enum SendErrorAction {
     Retry,
     /// Link scope: the link is lost and the outcome is unknown; resend on the next link.
     Reopen,
-    /// Connection scope: send nothing for a while.
+    /// Link scope: a transfer in flight made Service Bus detach the link; find it by resending in smaller groups.
+    Isolate,
+    /// Send nothing for a while.
     Pause(PauseReason),
     /// Message scope: Service Bus never accepts this message.
     Refused,
@@ -50,13 +52,34 @@ pub(crate) enum SubscriptionQueryAction {
     AssumeExists,
 }
 
+/// What the publisher does after a failed send, by the scope of the error. Only an error about the message itself is about its contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendPolicy {
+    /// Service Bus answered this transfer.
+    pub(crate) message: SendErrorAction,
+    /// Service Bus detached the link: every transfer in flight fails with the same error.
+    pub(crate) link: SendErrorAction,
+    /// The connection was closed or could not be opened.
+    pub(crate) connection: SendErrorAction,
+}
+
+/// The action after a failed send, or a failed open of the sender link.
+pub(crate) fn on_send_error(error: &servicebus::Error) -> SendErrorAction {
+    let policy = service_bus(error.kind()).send;
+    match error.scope() {
+        ErrorScope::Operation => policy.message,
+        ErrorScope::Link => policy.link,
+        ErrorScope::Connection => policy.connection,
+    }
+}
+
 /// One row of the Service Bus table: an error in each scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceBusPolicy {
     /// Of a single request, such as a lock renewal.
     pub(crate) request: ErrorClass,
     /// Of a send by the publisher.
-    pub(crate) send: SendErrorAction,
+    pub(crate) send: SendPolicy,
     /// Of the accept of a session.
     pub(crate) accept: SessionProblem,
     /// Of the query whether the subscription exists.
@@ -67,43 +90,67 @@ pub(crate) struct ServiceBusPolicy {
 /// error about the message itself is a refusal.
 pub(crate) const fn service_bus(kind: BusErrorKind) -> ServiceBusPolicy {
     use ErrorClass::{Fatal, Permanent, Transient};
-    use PauseReason as Pause;
-    use SendErrorAction as Send;
     use SessionProblem as Accept;
     use SubscriptionQueryAction::{AssumeExists, KeepLastAnswer};
-    let (request, send, accept, subscription_query) = match kind {
-        BusErrorKind::Busy | BusErrorKind::QuotaExceeded => {
-            (Transient, Send::Pause(Pause::Busy), Accept::Busy, KeepLastAnswer)
-        }
+    let (request, accept, subscription_query) = match kind {
+        BusErrorKind::Busy | BusErrorKind::QuotaExceeded => (Transient, Accept::Busy, KeepLastAnswer),
         BusErrorKind::Timeout
         | BusErrorKind::Internal
         | BusErrorKind::Cancelled
         | BusErrorKind::Unknown
-        | BusErrorKind::Protocol => (Transient, Send::Retry, Accept::Unreachable, KeepLastAnswer),
-        BusErrorKind::Detached | BusErrorKind::ConnectionLost => {
-            (Transient, Send::Reopen, Accept::Unreachable, KeepLastAnswer)
-        }
-        // Errors of receivers: a sender does not meet them.
-        BusErrorKind::MessageLockLost | BusErrorKind::SessionLockLost | BusErrorKind::SessionHeldElsewhere => {
-            (Transient, Send::Retry, Accept::Unreachable, KeepLastAnswer)
-        }
-        BusErrorKind::MessageTooLarge => (Permanent, Send::Refused, Accept::Refused, KeepLastAnswer),
-        BusErrorKind::InvalidArgument => (Permanent, Send::Refused, Accept::Refused, AssumeExists),
-        BusErrorKind::NotAllowed | BusErrorKind::NotImplemented => {
-            (Fatal, Send::Refused, Accept::Refused, AssumeExists)
-        }
-        BusErrorKind::Unauthorized => (Fatal, Send::Pause(Pause::Unauthorized), Accept::Unauthorized, AssumeExists),
-        BusErrorKind::NotFound => {
-            (Fatal, Send::Pause(Pause::TopicMissing), Accept::SubscriptionMissing, KeepLastAnswer)
-        }
-        BusErrorKind::Disabled => (Fatal, Send::Pause(Pause::Disabled), Accept::Disabled, KeepLastAnswer),
-        BusErrorKind::AlreadyExists => (Fatal, Send::Retry, Accept::Refused, KeepLastAnswer),
-        BusErrorKind::Closed => (Fatal, Send::Fatal, Accept::Unreachable, KeepLastAnswer),
-        BusErrorKind::Configuration => (Fatal, Send::Fatal, Accept::Refused, KeepLastAnswer),
+        | BusErrorKind::Protocol
+        | BusErrorKind::Detached
+        | BusErrorKind::ConnectionLost
+        | BusErrorKind::MessageLockLost
+        | BusErrorKind::SessionLockLost
+        | BusErrorKind::SessionHeldElsewhere => (Transient, Accept::Unreachable, KeepLastAnswer),
+        BusErrorKind::MessageTooLarge => (Permanent, Accept::Refused, KeepLastAnswer),
+        BusErrorKind::InvalidArgument => (Permanent, Accept::Refused, AssumeExists),
+        BusErrorKind::NotAllowed | BusErrorKind::NotImplemented => (Fatal, Accept::Refused, AssumeExists),
+        BusErrorKind::Unauthorized => (Fatal, Accept::Unauthorized, AssumeExists),
+        BusErrorKind::NotFound => (Fatal, Accept::SubscriptionMissing, KeepLastAnswer),
+        BusErrorKind::Disabled => (Fatal, Accept::Disabled, KeepLastAnswer),
+        BusErrorKind::AlreadyExists | BusErrorKind::Configuration => (Fatal, Accept::Refused, KeepLastAnswer),
+        BusErrorKind::Closed => (Fatal, Accept::Unreachable, KeepLastAnswer),
         // Only a sender whose term is over meets it.
-        BusErrorKind::Fenced => (Fatal, Send::GateClosed, Accept::Refused, KeepLastAnswer),
+        BusErrorKind::Fenced => (Fatal, Accept::Refused, KeepLastAnswer),
     };
-    ServiceBusPolicy { request, send, accept, subscription_query }
+    ServiceBusPolicy { request, send: send_policy(kind), accept, subscription_query }
+}
+
+/// The columns of the Service Bus table that are about sends.
+const fn send_policy(kind: BusErrorKind) -> SendPolicy {
+    use PauseReason as Because;
+    use SendErrorAction::{Fatal, GateClosed, Isolate, Pause, Refused, Reopen, Retry};
+    let (message, link, connection) = match kind {
+        BusErrorKind::Busy | BusErrorKind::QuotaExceeded => (Pause(Because::Busy), Pause(Because::Busy), Reopen),
+        BusErrorKind::Timeout
+        | BusErrorKind::Internal
+        | BusErrorKind::Cancelled
+        | BusErrorKind::Unknown
+        | BusErrorKind::Protocol
+        | BusErrorKind::AlreadyExists
+        // Errors of receivers: a sender does not meet them.
+        | BusErrorKind::MessageLockLost
+        | BusErrorKind::SessionLockLost
+        | BusErrorKind::SessionHeldElsewhere => (Retry, Reopen, Reopen),
+        BusErrorKind::Detached | BusErrorKind::ConnectionLost => (Reopen, Reopen, Reopen),
+        BusErrorKind::MessageTooLarge
+        | BusErrorKind::InvalidArgument
+        | BusErrorKind::NotAllowed
+        | BusErrorKind::NotImplemented => (Refused, Isolate, Reopen),
+        BusErrorKind::Unauthorized => {
+            (Pause(Because::Unauthorized), Pause(Because::Unauthorized), Pause(Because::Unauthorized))
+        }
+        // An unknown host also has this kind.
+        BusErrorKind::NotFound => {
+            (Pause(Because::TopicMissing), Pause(Because::TopicMissing), Pause(Because::Unreachable))
+        }
+        BusErrorKind::Disabled => (Pause(Because::Disabled), Pause(Because::Disabled), Reopen),
+        BusErrorKind::Closed | BusErrorKind::Configuration => (Fatal, Fatal, Fatal),
+        BusErrorKind::Fenced => (GateClosed, GateClosed, GateClosed),
+    };
+    SendPolicy { message, link, connection }
 }
 
 /// Labels of server and driver for errors that a retry may fix.
@@ -217,40 +264,119 @@ mod tests {
     fn service_bus_errors_have_the_documented_policy() {
         use BusErrorKind as Kind;
         use ErrorClass::{Fatal, Permanent, Transient};
-        use SendErrorAction::{GateClosed, Pause, Refused, Reopen, Retry};
         use SessionProblem as Accept;
         let table = [
-            // Columns: request, send, accept, subscription query assumes that the subscription exists.
-            (Kind::Busy, Transient, Pause(PauseReason::Busy), Accept::Busy, false),
-            (Kind::Timeout, Transient, Retry, Accept::Unreachable, false),
-            (Kind::Detached, Transient, Reopen, Accept::Unreachable, false),
-            (Kind::ConnectionLost, Transient, Reopen, Accept::Unreachable, false),
-            (Kind::Internal, Transient, Retry, Accept::Unreachable, false),
-            (Kind::Cancelled, Transient, Retry, Accept::Unreachable, false),
-            (Kind::Unknown, Transient, Retry, Accept::Unreachable, false),
-            (Kind::Protocol, Transient, Retry, Accept::Unreachable, false),
-            (Kind::NotFound, Fatal, Pause(PauseReason::TopicMissing), Accept::SubscriptionMissing, false),
-            (Kind::AlreadyExists, Fatal, Retry, Accept::Refused, false),
-            (Kind::Disabled, Fatal, Pause(PauseReason::Disabled), Accept::Disabled, false),
-            (Kind::NotAllowed, Fatal, Refused, Accept::Refused, true),
-            (Kind::InvalidArgument, Permanent, Refused, Accept::Refused, true),
-            (Kind::Unauthorized, Fatal, Pause(PauseReason::Unauthorized), Accept::Unauthorized, true),
-            (Kind::MessageTooLarge, Permanent, Refused, Accept::Refused, false),
-            (Kind::QuotaExceeded, Transient, Pause(PauseReason::Busy), Accept::Busy, false),
-            (Kind::MessageLockLost, Transient, Retry, Accept::Unreachable, false),
-            (Kind::SessionLockLost, Transient, Retry, Accept::Unreachable, false),
-            (Kind::SessionHeldElsewhere, Transient, Retry, Accept::Unreachable, false),
-            (Kind::NotImplemented, Fatal, Refused, Accept::Refused, true),
-            (Kind::Closed, Fatal, SendErrorAction::Fatal, Accept::Unreachable, false),
-            (Kind::Fenced, Fatal, GateClosed, Accept::Refused, false),
-            (Kind::Configuration, Fatal, SendErrorAction::Fatal, Accept::Refused, false),
+            // Columns: request, accept, subscription query assumes that the subscription exists.
+            (Kind::Busy, Transient, Accept::Busy, false),
+            (Kind::Timeout, Transient, Accept::Unreachable, false),
+            (Kind::Detached, Transient, Accept::Unreachable, false),
+            (Kind::ConnectionLost, Transient, Accept::Unreachable, false),
+            (Kind::Internal, Transient, Accept::Unreachable, false),
+            (Kind::Cancelled, Transient, Accept::Unreachable, false),
+            (Kind::Unknown, Transient, Accept::Unreachable, false),
+            (Kind::Protocol, Transient, Accept::Unreachable, false),
+            (Kind::NotFound, Fatal, Accept::SubscriptionMissing, false),
+            (Kind::AlreadyExists, Fatal, Accept::Refused, false),
+            (Kind::Disabled, Fatal, Accept::Disabled, false),
+            (Kind::NotAllowed, Fatal, Accept::Refused, true),
+            (Kind::InvalidArgument, Permanent, Accept::Refused, true),
+            (Kind::Unauthorized, Fatal, Accept::Unauthorized, true),
+            (Kind::MessageTooLarge, Permanent, Accept::Refused, false),
+            (Kind::QuotaExceeded, Transient, Accept::Busy, false),
+            (Kind::MessageLockLost, Transient, Accept::Unreachable, false),
+            (Kind::SessionLockLost, Transient, Accept::Unreachable, false),
+            (Kind::SessionHeldElsewhere, Transient, Accept::Unreachable, false),
+            (Kind::NotImplemented, Fatal, Accept::Refused, true),
+            (Kind::Closed, Fatal, Accept::Unreachable, false),
+            (Kind::Fenced, Fatal, Accept::Refused, false),
+            (Kind::Configuration, Fatal, Accept::Refused, false),
         ];
-        for (kind, request, send, accept, assumed) in table {
+        for (kind, request, accept, assumed) in table {
             let policy = service_bus(kind);
-            assert_eq!((policy.request, policy.send, policy.accept), (request, send, accept), "{kind:?}");
+            assert_eq!((policy.request, policy.accept), (request, accept), "{kind:?}");
             assert_eq!(policy.subscription_query == SubscriptionQueryAction::AssumeExists, assumed, "{kind:?}");
             // The client must not call retryable what we do not retry.
             assert!(!kind.is_retryable() || policy.request == Transient, "{kind:?}");
+        }
+    }
+
+    /// An error of the service for one transfer, and the same error as the reason of a detach.
+    fn answered_and_detached(condition: &'static str) -> [servicebus::Error; 2] {
+        let operation = servicebus::ClientOperation::Send;
+        let source = || {
+            let condition = amqp::Symbol::from_static(condition);
+            Box::new(servicebus::ServiceError { condition, description: "".into() })
+        };
+        [
+            servicebus::Error::Refused { operation, address: "events".into(), source: source() },
+            servicebus::Error::LinkDetached { operation, address: "events".into(), source: source() },
+        ]
+    }
+
+    fn connection_lost(condition: &'static str) -> servicebus::Error {
+        let condition = amqp::Symbol::from_static(condition);
+        let error = Box::new(servicebus::ServiceError { condition, description: "".into() });
+        servicebus::Error::ConnectionLost { host: "bus".into(), source: servicebus::DisconnectReason::AmqpError(error) }
+    }
+
+    #[test]
+    fn send_errors_of_message_link_and_connection_differ() {
+        use PauseReason as Because;
+        use SendErrorAction::{Isolate, Pause, Refused, Reopen, Retry};
+        let table = [
+            // Columns: the error of one transfer, of the link, of the connection.
+            ("amqp:not-allowed", Refused, Isolate, Reopen),
+            ("amqp:link:message-size-exceeded", Refused, Isolate, Reopen),
+            ("com.microsoft:argument-error", Refused, Isolate, Reopen),
+            ("com.microsoft:argument-out-of-range", Refused, Isolate, Reopen),
+            ("amqp:decode-error", Refused, Isolate, Reopen),
+            ("amqp:invalid-field", Refused, Isolate, Reopen),
+            ("amqp:not-implemented", Refused, Isolate, Reopen),
+            ("com.microsoft:server-busy", Pause(Because::Busy), Pause(Because::Busy), Reopen),
+            ("amqp:resource-limit-exceeded", Pause(Because::Busy), Pause(Because::Busy), Reopen),
+            ("com.microsoft:entity-disabled", Pause(Because::Disabled), Pause(Because::Disabled), Reopen),
+            ("amqp:not-found", Pause(Because::TopicMissing), Pause(Because::TopicMissing), Pause(Because::Unreachable)),
+            (
+                "amqp:unauthorized-access",
+                Pause(Because::Unauthorized),
+                Pause(Because::Unauthorized),
+                Pause(Because::Unauthorized),
+            ),
+            ("amqp:link:detach-forced", Reopen, Reopen, Reopen),
+            ("amqp:connection:forced", Reopen, Reopen, Reopen),
+            ("com.microsoft:timeout", Retry, Reopen, Reopen),
+            ("amqp:internal-error", Retry, Reopen, Reopen),
+            ("com.microsoft:operation-cancelled", Retry, Reopen, Reopen),
+            ("amqp:illegal-state", Retry, Reopen, Reopen),
+            ("com.example:never-heard-of", Retry, Reopen, Reopen),
+        ];
+        for (condition, message, link, connection) in table {
+            let [answered, detached] = answered_and_detached(condition);
+            assert_eq!(on_send_error(&answered), message, "{condition} of a message");
+            assert_eq!(on_send_error(&detached), link, "{condition} of a link");
+            assert_eq!(on_send_error(&connection_lost(condition)), connection, "{condition} of a connection");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_client_itself_have_their_scope() {
+        use SendErrorAction::{Fatal, GateClosed, Refused, Reopen};
+        let address = || std::sync::Arc::<str>::from("events");
+        let invalid = |source| servicebus::Error::InvalidState {
+            operation: servicebus::ClientOperation::Send,
+            address: address(),
+            source,
+        };
+        let table = [
+            (servicebus::Error::MessageTooLarge { address: address(), size: 2, limit: 1 }, Refused),
+            (invalid(amqp::CommandError::MessageTooLarge { size: 2, max: 1 }), Refused),
+            (invalid(amqp::CommandError::LinkGone), Reopen),
+            (invalid(amqp::CommandError::Closed), Reopen),
+            (servicebus::Error::Closed { address: address() }, Fatal),
+            (servicebus::Error::Fenced { address: address() }, GateClosed),
+        ];
+        for (error, expected) in table {
+            assert_eq!(on_send_error(&error), expected, "{error}");
         }
     }
 }

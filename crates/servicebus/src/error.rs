@@ -36,6 +36,15 @@ pub enum Error {
         #[source]
         source: Box<ServiceError>,
     },
+    /// Service Bus detached the link with an error. Whatever was in flight on it may or may not have been carried out, and the error may be about
+    /// another operation on the same link.
+    #[error("failed to {operation} `{address}`: the link was detached")]
+    LinkDetached {
+        operation: ClientOperation,
+        address: Arc<str>,
+        #[source]
+        source: Box<ServiceError>,
+    },
     #[error("failed to settle {} of {requested} messages from `{address}`", failed.len())]
     Unsettled {
         address: Arc<str>,
@@ -108,6 +117,17 @@ pub enum DisconnectReason {
 pub struct ServiceError {
     pub condition: Symbol,
     pub description: Box<str>,
+}
+
+/// What an error is about. Everything outside the scope is unaffected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorScope {
+    /// This operation alone.
+    Operation,
+    /// Everything in flight on the link.
+    Link,
+    /// Everything in flight on the connection.
+    Connection,
 }
 
 /// The kind of an error, which decides about retries.
@@ -235,7 +255,7 @@ impl Error {
         match self {
             Self::ConnectionString(_) | Self::Tls(_) => BusErrorKind::Configuration,
             Self::Connect { source, .. } | Self::ConnectionLost { source, .. } => source.kind(),
-            Self::Refused { source, .. } => source.kind(),
+            Self::Refused { source, .. } | Self::LinkDetached { source, .. } => source.kind(),
             Self::Unsettled { failed, .. } => {
                 failed.first().map_or(BusErrorKind::Unknown, |(_, refusal)| refusal.kind())
             }
@@ -252,10 +272,26 @@ impl Error {
         self.kind().is_retryable()
     }
 
+    pub fn scope(&self) -> ErrorScope {
+        match self {
+            Self::ConnectionString(_) | Self::Tls(_) | Self::Connect { .. } | Self::ConnectionLost { .. } => {
+                ErrorScope::Connection
+            }
+            Self::LinkDetached { .. } | Self::Closed { .. } => ErrorScope::Link,
+            Self::InvalidState { source, .. } => scope_of_command_error(*source),
+            Self::Refused { .. }
+            | Self::Unsettled { .. }
+            | Self::Timeout { .. }
+            | Self::MessageTooLarge { .. }
+            | Self::InvalidReply { .. }
+            | Self::Fenced { .. } => ErrorScope::Operation,
+        }
+    }
+
     /// The AMQP condition, if Service Bus sent one.
     pub fn condition(&self) -> Option<&str> {
         match self {
-            Self::Refused { source, .. } => Some(source.condition.as_str()),
+            Self::Refused { source, .. } | Self::LinkDetached { source, .. } => Some(source.condition.as_str()),
             Self::Unsettled { failed, .. } => failed.first().map(|(_, refusal)| refusal.condition.as_str()),
             Self::Connect { source, .. } | Self::ConnectionLost { source, .. } => source.condition(),
             Self::ConnectionString(_)
@@ -277,6 +313,21 @@ fn kind_of_command_error(error: CommandError) -> BusErrorKind {
         CommandError::MessageTooLarge { .. } => BusErrorKind::MessageTooLarge,
         CommandError::TooManySessions | CommandError::TooManyLinks => BusErrorKind::QuotaExceeded,
         CommandError::WrongRole | CommandError::NoCredit | CommandError::TagTooLong => BusErrorKind::Protocol,
+    }
+}
+
+fn scope_of_command_error(error: CommandError) -> ErrorScope {
+    match error {
+        CommandError::Closed => ErrorScope::Connection,
+        CommandError::SessionGone
+        | CommandError::LinkGone
+        | CommandError::WrongState
+        | CommandError::TooManySessions
+        | CommandError::TooManyLinks => ErrorScope::Link,
+        CommandError::MessageTooLarge { .. }
+        | CommandError::WrongRole
+        | CommandError::NoCredit
+        | CommandError::TagTooLong => ErrorScope::Operation,
     }
 }
 

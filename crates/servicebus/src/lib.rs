@@ -52,7 +52,7 @@ pub use client::Client;
 pub use config::Config;
 pub use connection::SendOutcome;
 pub use connection_string::{ConnectionString, Credential, Error as ConnectionStringError};
-pub use error::{BusErrorKind, ClientOperation, DisconnectReason, Error, ServiceError};
+pub use error::{BusErrorKind, ClientOperation, DisconnectReason, Error, ErrorScope, ServiceError};
 pub use message::{EncodedMessage, Message, ReceivedMessage};
 pub use pipelined_sender::PipelinedSender;
 pub use receiver::Receiver;

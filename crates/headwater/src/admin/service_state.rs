@@ -61,6 +61,9 @@ fn describe_pause(why: PauseReason) -> (&'static str, &'static str) {
         PauseReason::Disabled => ("disabled", "the topic or the subscription is disabled"),
         PauseReason::Busy => ("busy", "Service Bus throttles requests"),
         PauseReason::Unreachable => ("unreachable", "Service Bus cannot be reached"),
+        PauseReason::SendRefused => {
+            ("send refused", "Service Bus detaches the sender link at every message; check the settings of the topic")
+        }
     }
 }
 

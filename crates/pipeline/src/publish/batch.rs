@@ -76,7 +76,11 @@ impl OutboundBatch {
         Some((self.first.ordinal, self.payload.take()?))
     }
 
-    /// Splits a batch into its single messages.
+    pub(super) fn payload(&self) -> Option<Bytes> {
+        self.payload.clone()
+    }
+
+    /// Splits a batch into halves, to find the message that was refused.
     pub(super) fn split(self) -> Vec<Self> {
         let messages: Vec<Bytes> = match &self.payload {
             Some(payload) if !self.rest.is_empty() => {
@@ -85,9 +89,22 @@ impl OutboundBatch {
             }
             _ => self.payload.iter().cloned().collect(),
         };
-        // Sealed: the messages must not join a batch again, since one of them was refused.
-        let alone = |(entry, message)| Self { is_sealed: true, ..Self::new(entry, Some(message)) };
-        self.entries().zip(messages).map(alone).collect()
+        let entries: Vec<_> = self.entries().zip(messages).collect();
+        entries.chunks(entries.len().div_ceil(2).max(1)).filter_map(Self::join).collect()
+    }
+
+    /// Sealed: the messages must not join another batch, since one of them was refused.
+    fn join(messages: &[(WindowEntry, Bytes)]) -> Option<Self> {
+        let ((first, message), others) = messages.split_first()?;
+        let mut envelope = BatchBuilder::new(usize::MAX);
+        let payload = if others.is_empty() {
+            message.clone()
+        } else {
+            messages.iter().for_each(|(_, message)| envelope.add(message).expect("a message we encoded fits"));
+            envelope.finish()
+        };
+        let rest = others.iter().map(|(entry, _)| *entry).collect();
+        Some(Self { rest, is_sealed: true, ..Self::new(*first, Some(payload)) })
     }
 }
 
@@ -175,13 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_splits_into_its_messages() {
+    fn a_refused_batch_splits_into_halves() {
         let mut waiting = queue(&["a", "b", "c"]);
-        let parts = build_batch(&mut waiting, &LIMITS).unwrap().split();
-        let messages: Vec<_> = parts.iter().map(|part| part.payload.clone().unwrap()).collect();
-        assert_eq!(messages, [message("a"), message("b"), message("c")]);
+        let mut parts: VecDeque<_> = build_batch(&mut waiting, &LIMITS).unwrap().split().into();
+        assert_eq!(parts.iter().map(OutboundBatch::len).collect::<Vec<_>>(), [2, 1]);
         // They do not join again.
-        let mut again: VecDeque<_> = parts.into();
-        assert_eq!(build_batch(&mut again, &LIMITS).unwrap().len(), 1);
+        let first = build_batch(&mut parts, &LIMITS).unwrap();
+        let messages: Vec<_> = first.split().into_iter().map(|part| part.payload.unwrap()).collect();
+        assert_eq!(messages, [message("a"), message("b")]);
+        assert_eq!(parts[0].payload, Some(message("c")));
     }
 }

@@ -16,6 +16,7 @@ use servicebus::EncodedMessage;
 
 use super::acknowledged_prefix::CaptureOrdinal;
 use super::batch::{BatchLimits, OutboundBatch, WindowEntry, build_batch};
+use super::isolation::Isolation;
 use crate::failpoints::Failpoint;
 
 /// The send window: maximum events and bytes in flight.
@@ -58,6 +59,9 @@ pub struct Lanes {
     free: Vec<u32>,
     /// Lanes that can send, in turn.
     ready: VecDeque<u32>,
+    /// As `ready`, of lanes that start with a suspect.
+    ready_suspects: VecDeque<u32>,
+    isolation: Isolation,
     paused: BinaryHeap<Reverse<(Instant, u32, u64)>>,
     events: usize,
     bytes: usize,
@@ -96,6 +100,8 @@ impl Lanes {
             lanes: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
+            ready_suspects: VecDeque::new(),
+            isolation: Isolation::default(),
             paused: BinaryHeap::new(),
             events: 0,
             bytes: 0,
@@ -151,6 +157,7 @@ impl Lanes {
     pub fn set_message(&mut self, LaneId(id): LaneId, ordinal: CaptureOrdinal, message: &Bytes) {
         let batches = &mut self.lanes[id as usize].queue;
         if batches.iter_mut().any(|batch| batch.set_message(ordinal, message)) {
+            self.isolation.marker_is_ready(ordinal);
             self.wake(id);
         }
     }
@@ -158,8 +165,11 @@ impl Lanes {
     /// The next transfer, of the lane whose turn it is.
     pub fn next_transfer(&mut self, now: Instant) -> Option<TransferToSend> {
         self.wake_due_lanes(now);
+        if self.transfers >= self.isolation.transfer_limit() {
+            return None;
+        }
         loop {
-            let id = self.ready.pop_front()?;
+            let id = self.next_ready()?;
             let lane = &mut self.lanes[id as usize];
             lane.is_ready = false;
             if lane.in_flight.len() >= self.transfers_per_lane || lane.paused != 0 {
@@ -175,6 +185,29 @@ impl Lanes {
             self.wake(id);
             return Some(TransferToSend { token, message });
         }
+    }
+
+    /// While the message that detaches the link is searched, other lanes wait; they go on, one by one, while no suspect can be sent.
+    fn next_ready(&mut self) -> Option<u32> {
+        let others_wait = self.isolation.is_active() && self.transfers > 0;
+        self.ready_suspects.pop_front().or_else(|| if others_wait { None } else { self.ready.pop_front() })
+    }
+
+    /// The link was detached by one of the transfers in flight: from now on they are sent in smaller groups. See [`Isolation`].
+    pub fn isolate(&mut self) {
+        let in_flight = self.lanes.iter().flat_map(|lane| &lane.in_flight);
+        let suspects = in_flight.flat_map(|(_, batch)| batch.entries()).map(|entry| entry.ordinal).collect();
+        self.isolation.begin(self.transfers, suspects);
+    }
+
+    /// Whether a transfer in flight is alone because the message that detaches the link is searched.
+    pub fn is_isolated(&self) -> bool {
+        self.isolation.is_single() && self.transfers == 1
+    }
+
+    /// The message of a transfer in flight; `None` for a batch.
+    pub fn single_message(&self, token: u64) -> Option<Bytes> {
+        self.in_flight(token).filter(|batch| batch.len() == 1).and_then(OutboundBatch::payload)
     }
 
     /// The events of a transfer in flight.
@@ -202,6 +235,7 @@ impl Lanes {
             lane.bytes -= entry.weight;
             self.events -= 1;
             self.bytes -= entry.weight;
+            self.isolation.resolve(entry.ordinal);
             on_event(entry.ordinal);
         }
         if lane.events == 0 {
@@ -228,7 +262,7 @@ impl Lanes {
         }
     }
 
-    /// Splits a refused batch into single messages. Returns a refused single message; its slot stays reserved for
+    /// Splits a refused batch into halves. Returns a refused single message; its slot stays reserved for
     /// [`set_message`](Self::set_message) or [`abandon`](Self::abandon).
     pub fn refuse(&mut self, token: u64) -> Option<RefusedSend> {
         let mut batch = self.remove_in_flight(token)?;
@@ -238,10 +272,11 @@ impl Lanes {
             let refused =
                 batch.take_message().map(|(ordinal, message)| RefusedSend { lane: LaneId(id), ordinal, message });
             queue.push_front(batch);
+            refused.iter().for_each(|refused| self.isolation.await_marker(refused.ordinal));
             return refused;
         }
-        for alone in batch.split().into_iter().rev() {
-            queue.push_front(alone);
+        for half in batch.split().into_iter().rev() {
+            queue.push_front(half);
         }
         self.wake(id);
         None
@@ -263,7 +298,7 @@ impl Lanes {
 
     /// Whether a transfer is ready; paused lanes do not count.
     pub fn is_ready(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || !self.ready_suspects.is_empty()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -320,9 +355,12 @@ impl Lanes {
     fn wake(&mut self, id: u32) {
         let lane = &mut self.lanes[id as usize];
         let may_go = lane.in_flight.len() < self.transfers_per_lane && lane.paused == 0;
-        if may_go && !lane.is_ready && lane.queue.front().is_some_and(OutboundBatch::is_ready) {
+        let Some(front) = lane.queue.front().filter(|front| front.is_ready()) else { return };
+        let is_suspect = front.entries().next().is_some_and(|entry| self.isolation.is_suspect(entry.ordinal));
+        if may_go && !lane.is_ready {
             lane.is_ready = true;
-            self.ready.push_back(id);
+            // A marker is sent before other suspects.
+            if is_suspect { self.ready_suspects.push_front(id) } else { self.ready.push_back(id) }
         }
     }
 

@@ -291,6 +291,11 @@ pub fn rejected_marker(refused: &amqp::Message) -> Option<Bytes> {
     Some(buffer.freeze())
 }
 
+/// Whether the message replaces a rejected event.
+pub fn is_marker(message: Bytes) -> bool {
+    amqp::Message::parse(message).is_ok_and(|message| message.application_property(property::MARKER).is_some())
+}
+
 /// Writes the trace context: see [`crate::trace`]. Hand-written for speed, since every message has one.
 fn write_trace(map: &mut MapWriter<'_>, id: &EventMessageId, sampled: bool) {
     let (digits, rest) = id.as_str().split_at(32);

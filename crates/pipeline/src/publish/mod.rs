@@ -12,6 +12,7 @@ pub mod batch;
 mod checkpoint_saver;
 mod config;
 mod error;
+mod isolation;
 pub mod lanes;
 pub mod message;
 mod monitor;

@@ -49,6 +49,8 @@ pub enum PauseReason {
     /// Service Bus throttles, or its quota is exceeded.
     Busy,
     Unreachable,
+    /// Service Bus detaches the sender link at every message, even at one without contents.
+    SendRefused,
 }
 
 impl PauseReason {
@@ -65,6 +67,9 @@ impl PauseReason {
             Self::Disabled => format!("topic `{topic}` or its subscription is disabled; enable it"),
             Self::Busy => "Service Bus throttles or is over its quota; retrying".to_owned(),
             Self::Unreachable => "Service Bus is unreachable; retrying".to_owned(),
+            Self::SendRefused => {
+                format!("Service Bus detaches the sender link of topic `{topic}` at every message; check its settings")
+            }
         }
     }
 }

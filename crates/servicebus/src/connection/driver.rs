@@ -491,11 +491,14 @@ impl ProtocolState {
             LinkPhase::Attached | LinkPhase::Detaching(_) => ClientOperation::Send,
         };
         let why = match (error, &link.phase) {
-            (Some(error), _) => link.refused(operation, ServiceError::new(error)),
+            (Some(error), LinkPhase::Attaching(_)) => link.refused(operation, ServiceError::new(error)),
+            (Some(error), LinkPhase::Attached | LinkPhase::Detaching(_)) => {
+                link.detached(operation, ServiceError::new(error))
+            }
             (None, LinkPhase::Detaching(_)) => Error::Closed { address: Arc::clone(&link.address) },
             (None, LinkPhase::Attaching(_) | LinkPhase::Attached) => {
                 let error = amqp::Error::new(amqp::condition::DETACH_FORCED, "detached by the peer without an error");
-                link.refused(operation, ServiceError::new(error))
+                link.detached(operation, ServiceError::new(error))
             }
         };
         link.finish(why);

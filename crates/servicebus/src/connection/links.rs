@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-use amqp::{Attach, DeliveryState, LinkId, SessionId};
+use amqp::{Attach, DeliveryState, LinkId, SessionId, condition};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::command::{InboundEvent, LinkKey, OutcomeSender, OutgoingTransfer, Reply, WriteGuard};
@@ -77,6 +77,10 @@ impl DriverLink {
         Error::Refused { operation, address: Arc::clone(&self.address), source: Box::new(refusal) }
     }
 
+    pub(super) fn detached(&self, operation: ClientOperation, reason: ServiceError) -> Error {
+        Error::LinkDetached { operation, address: Arc::clone(&self.address), source: Box::new(reason) }
+    }
+
     /// Reports the peer's outcome of a delivery that we sent.
     pub(super) fn record_outcome(&mut self, token: u64, state: Option<&DeliveryState>) {
         let Some(sent) = self.sent.remove(&token) else { return };
@@ -107,8 +111,20 @@ impl DriverLink {
         if let Some(reply) = self.draining.take() {
             let _ = reply.send(Err(why.clone()));
         }
+        // The reason cannot be about them: they were never written.
+        let unsent = match &why {
+            Error::LinkDetached { operation, address, .. } => Error::LinkDetached {
+                operation: *operation,
+                address: Arc::clone(address),
+                source: Box::new(ServiceError {
+                    condition: condition::DETACH_FORCED,
+                    description: "detached before the message was sent".into(),
+                }),
+            },
+            why => why.clone(),
+        };
         for transfer in self.queue {
-            transfer.caller.send(Err(why.clone()));
+            transfer.caller.send(Err(unsent.clone()));
         }
         for (_, sent) in self.sent {
             sent.caller.send(Err(why.clone()));

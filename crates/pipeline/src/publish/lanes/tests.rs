@@ -270,3 +270,56 @@ fn a_lane_lingers_until_it_is_full_or_due() {
     assert!(lanes.next_transfer(now).is_none());
     assert_eq!(numbers(&lanes.next_transfer(now + linger).unwrap()), [0]);
 }
+
+/// Sends everything; the link is detached whenever a transfer holds `bad`. Returns the events that were rejected, and the number of detaches.
+fn search(sessions: u64, events: u64, bad: &[u64]) -> (Vec<u64>, usize) {
+    let window = WindowLimits { events: 10_000, bytes: usize::MAX / 8 };
+    let mut lanes = Lanes::with_failpoint(window, BatchLimits { count: 4, ..LIMITS }, false);
+    let mut prefix = AcknowledgedPrefix::with_failpoint(false);
+    let now = Instant::now();
+    let mut numbers_of = BTreeMap::new();
+    for number in 0..events {
+        let ordinal = prefix.push_event(position(number));
+        numbers_of.insert(ordinal, number);
+        let session = format!("s{}", number % sessions);
+        lanes.push(&session, WindowEntry { ordinal, weight: 1 }, Some(message(&session, number)), now);
+    }
+    let (mut rejected, mut detaches) = (vec![], 0);
+    while !lanes.is_empty() {
+        let transfers: Vec<_> = std::iter::from_fn(|| lanes.next_transfer(now)).collect();
+        assert!(!transfers.is_empty(), "{} events wait for nothing", lanes.events());
+        let is_bad = |transfer: &TransferToSend| {
+            let numbers = numbers(transfer);
+            numbers.iter().any(|number| bad.contains(number) && !rejected.contains(number))
+        };
+        if !transfers.iter().any(is_bad) {
+            transfers.iter().for_each(|transfer| lanes.acknowledge(transfer.token, |_| ()));
+            continue;
+        }
+        detaches += 1;
+        if !lanes.is_isolated() {
+            lanes.isolate();
+            transfers.iter().for_each(|transfer| lanes.retry(transfer.token, None));
+            continue;
+        }
+        let [alone] = &transfers[..] else { panic!("{} transfers are not alone", transfers.len()) };
+        if let Some(RefusedSend { lane, ordinal, message }) = lanes.refuse(alone.token) {
+            rejected.push(numbers_of[&ordinal]);
+            assert!(lanes.next_transfer(now).is_none(), "nothing is sent before the marker");
+            lanes.set_message(lane, ordinal, &message);
+        }
+    }
+    (rejected, detaches)
+}
+
+#[test]
+fn a_message_that_detaches_the_link_is_found_alone() {
+    // A quiet lane, many lanes, and a batch: with the first detach and a few for every halving.
+    assert_eq!(search(1, 1, &[0]), (vec![0], 2));
+    let (rejected, detaches) = search(2_000, 2_000, &[777]);
+    assert_eq!(rejected, [777]);
+    assert!(detaches <= 13, "{detaches}");
+    let (mut rejected, _) = search(100, 2_000, &[5, 105, 1_042]);
+    rejected.sort_unstable();
+    assert_eq!(rejected, [5, 105, 1_042]);
+}

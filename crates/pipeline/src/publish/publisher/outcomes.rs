@@ -13,7 +13,7 @@ use crate::error_policy::{self, SendErrorAction};
 use crate::publish::batch::BatchLimits;
 use crate::publish::error::Error;
 use crate::publish::lanes::RefusedSend;
-use crate::publish::message::rejected_marker;
+use crate::publish::message::{is_marker, rejected_marker};
 use crate::publish::pending_writes::RejectedEventSlot;
 use crate::publish::rejected::{RejectReason, RejectedEvent};
 use crate::publish::topic::{LinkLimits, PublishTopic};
@@ -55,9 +55,11 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_open_failed(&mut self, error: servicebus::Error) -> Result<(), Error> {
         let topic = self.topic.name();
         tracing::warn!(error = %error_chain(&error), "failed to open sender link to topic `{topic}`; retrying");
-        let reason = match error_policy::service_bus(error.kind()).send {
+        let reason = match error_policy::on_send_error(&error) {
             SendErrorAction::Pause(reason) => reason,
-            SendErrorAction::Retry | SendErrorAction::Reopen | SendErrorAction::Refused => PauseReason::Unreachable,
+            SendErrorAction::Retry | SendErrorAction::Reopen | SendErrorAction::Isolate | SendErrorAction::Refused => {
+                PauseReason::Unreachable
+            }
             SendErrorAction::GateClosed => return Err(self.gate_closed()),
             SendErrorAction::Fatal => return Err(Error::Bus(error)),
         };
@@ -99,7 +101,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_send_failed(&mut self, token: u64, error: servicebus::Error, now: Instant) -> Result<(), Error> {
         let Some((attempts, events)) = self.window.attempts(token) else { return Ok(()) };
         let counters = self.handle.counters();
-        match error_policy::service_bus(error.kind()).send {
+        match error_policy::on_send_error(&error) {
             SendErrorAction::Retry => {
                 counters.uncertain.fetch_add(events as u64, Relaxed);
                 tracing::warn!(error = %error_chain(&error), attempts, "failed to send; retrying");
@@ -116,6 +118,10 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
                 self.set_state(PublishState::Paused(reason));
                 self.window.retry(token, None);
             }
+            SendErrorAction::Isolate => {
+                counters.uncertain.fetch_add(events as u64, Relaxed);
+                self.on_link_detached(token, &error, now);
+            }
             SendErrorAction::Refused => self.on_refused(token, &error),
             SendErrorAction::GateClosed => return Err(self.gate_closed()),
             SendErrorAction::Fatal => return Err(Error::Bus(error)),
@@ -123,7 +129,27 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         Ok(())
     }
 
-    /// A refused batch is resent as single messages. A refused message is stored as rejected, and a marker replaces it.
+    /// The error is about one of the transfers in flight, and every one of them gets it. They are sent again in smaller groups, until one is alone.
+    fn on_link_detached(&mut self, token: u64, error: &servicebus::Error, now: Instant) {
+        let is_cause = self.window.is_isolated();
+        if self.connection.mark_detached() && !is_cause {
+            let transfers = self.window.transfers();
+            tracing::warn!(error = %error_chain(error), transfers, "sender link detached; resending in smaller groups to find the message that causes it");
+            self.window.isolate();
+        }
+        let is_marker = self.window.single_message(token).is_some_and(is_marker);
+        if is_cause && !is_marker {
+            return self.on_refused(token, error);
+        }
+        if is_cause {
+            // A marker holds nothing that could be refused, so no message is the cause.
+            self.connection.pause(PauseReason::SendRefused, now);
+            self.set_state(PublishState::Paused(PauseReason::SendRefused));
+        }
+        self.window.retry(token, None);
+    }
+
+    /// A refused batch is resent in halves. A refused message is stored as rejected, and a marker replaces it.
     fn on_refused(&mut self, token: u64, error: &servicebus::Error) {
         let Some(RefusedSend { lane, ordinal, message }) = self.window.refuse(token) else { return };
         let message = amqp::Message::parse(message).expect("a message we encoded can be decoded");

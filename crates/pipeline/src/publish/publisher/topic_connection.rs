@@ -35,6 +35,8 @@ pub(super) struct TopicConnection<T: PublishTopic> {
     failures: u32,
     /// The link is lost; its transfers still get their outcomes one by one.
     is_broken: bool,
+    /// A message in flight made Service Bus detach this link.
+    is_detached: bool,
     /// Send times, oldest first; finished transfers are removed lazily.
     sent: VecDeque<(Instant, u64)>,
 }
@@ -59,6 +61,7 @@ impl<T: PublishTopic> TopicConnection<T> {
             paused_until: None,
             failures: 0,
             is_broken: false,
+            is_detached: false,
             sent: VecDeque::new(),
         }
     }
@@ -110,7 +113,7 @@ impl<T: PublishTopic> TopicConnection<T> {
         self.is_broken |= self.link.as_ref().is_some_and(SenderLink::is_closed);
         if self.is_broken && window.transfers() == 0 && self.opening.is_none() {
             self.link = None;
-            self.is_broken = false;
+            (self.is_broken, self.is_detached) = (false, false);
             self.reopen();
         }
     }
@@ -153,6 +156,12 @@ impl<T: PublishTopic> TopicConnection<T> {
     /// The link is lost: it is reopened when every transfer on it has its outcome.
     pub(super) fn mark_broken(&mut self) {
         self.is_broken = true;
+    }
+
+    /// A message in flight made Service Bus detach the link. `true` for the first outcome that says so: the others are of the same detach.
+    pub(super) fn mark_detached(&mut self) -> bool {
+        self.is_broken = true;
+        !std::mem::replace(&mut self.is_detached, true)
     }
 
     fn is_paused(&self, now: Instant) -> bool {

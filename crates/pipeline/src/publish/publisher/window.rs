@@ -123,6 +123,18 @@ impl SendWindow {
         self.lanes.refuse(token)
     }
 
+    pub(super) fn isolate(&mut self) {
+        self.lanes.isolate();
+    }
+
+    pub(super) fn is_isolated(&self) -> bool {
+        self.lanes.is_isolated()
+    }
+
+    pub(super) fn single_message(&self, token: u64) -> Option<Bytes> {
+        self.lanes.single_message(token)
+    }
+
     pub(super) fn wake_due_lanes(&mut self, now: Instant) {
         self.lanes.wake_due_lanes(now);
     }
