@@ -57,25 +57,32 @@ impl CbsTokens {
         self.put_token(connection, &mut link, address, deadline).await
     }
 
-    /// Renews the tokens that are due. Returns when the next one is due.
-    pub(crate) async fn renew(
+    /// Renews the tokens that are due. Returns the failures.
+    pub(crate) async fn renew(&self, connection: &ClientConnection, timeout: Duration) -> Vec<Error> {
+        let due = self.due(Instant::now());
+        put_each(due.iter().map(|address| self.renew_one(connection, address, timeout))).await
+    }
+
+    async fn renew_one(
         &self,
         connection: &ClientConnection,
-        deadline: Instant,
-    ) -> Result<Option<Instant>, Error> {
-        let now = Instant::now();
-        let due: Vec<_> = {
-            let granted = self.granted.lock().expect("no one panics while holding the tokens");
-            let due = granted.iter().filter(|(_, renew_at)| renew_at.is_some_and(|at| at <= now));
-            due.map(|(address, _)| Arc::clone(address)).collect()
-        };
-        if !due.is_empty() {
-            let mut link = self.link.lock().await;
-            for address in due {
-                self.put_token(connection, &mut link, &address, deadline).await?;
-            }
+        address: &Arc<str>,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let mut link = self.link.lock().await;
+        // Its own deadline: an address without a reply must not use up the time of the others.
+        let result = self.put_token(connection, &mut link, address, Instant::now() + timeout).await;
+        if result.as_ref().is_err_and(|error| !error.is_retryable()) {
+            // Refused for good, such as an entity that is gone. The next use of the address puts a token again.
+            self.granted.lock().expect("no one panics while holding the tokens").remove(address);
         }
-        Ok(self.granted.lock().expect("no one panics while holding the tokens").values().flatten().min().copied())
+        result
+    }
+
+    fn due(&self, now: Instant) -> Vec<Arc<str>> {
+        let granted = self.granted.lock().expect("no one panics while holding the tokens");
+        let due = granted.iter().filter(|(_, renew_at)| renew_at.is_some_and(|at| at <= now));
+        due.map(|(address, _)| Arc::clone(address)).collect()
     }
 
     fn is_granted(&self, address: &str) -> bool {
@@ -111,6 +118,15 @@ impl CbsTokens {
         self.granted.lock().expect("no one panics while holding the tokens").insert(Arc::clone(address), renew_at);
         Ok(())
     }
+}
+
+/// Puts one token after the other. One that fails does not keep the others from being put.
+async fn put_each(puts: impl Iterator<Item = impl Future<Output = Result<(), Error>>>) -> Vec<Error> {
+    let mut failures = Vec::new();
+    for put in puts {
+        failures.extend(put.await.err());
+    }
+    failures
 }
 
 fn check(response: &Message, address: &Arc<str>) -> Result<(), Error> {
@@ -211,6 +227,23 @@ mod tests {
         let token = sign("Root", "secret", "sb://ns/orders", 1_700_000_000);
         let expected = "SharedAccessSignature sr=sb%3A%2F%2Fns%2Forders&sig=kvr23SoimDYhx3ikMzE4%2BFk8x6EU3C64mj1h5Zt0BvQ%3D&se=1700000000&skn=Root";
         assert_eq!(token, expected);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_fails_does_not_stop_the_renewal() {
+        let renewed = Mutex::new(Vec::new());
+        let put = |address: &'static str| {
+            let renewed = &renewed;
+            async move {
+                if address == "a" {
+                    return Err(Error::Closed { address: address.into() });
+                }
+                renewed.lock().unwrap().push(address);
+                Ok(())
+            }
+        };
+        assert_eq!(put_each(["a", "b", "c"].into_iter().map(put)).await.len(), 1);
+        assert_eq!(renewed.into_inner().unwrap(), ["b", "c"]);
     }
 
     #[test]

@@ -300,8 +300,7 @@ async fn renew_tokens(connected: Weak<ActiveConnection>, config: Config) {
         if !connected.connection.is_alive() {
             return;
         }
-        let deadline = Instant::now() + config.operation_timeout;
-        if let Err(error) = connected.cbs.renew(&connected.connection, deadline).await {
+        for error in connected.cbs.renew(&connected.connection, config.operation_timeout).await {
             warn!(error = %chain(&error), "failed to renew token; retrying");
         }
     }
