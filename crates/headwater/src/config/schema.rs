@@ -208,7 +208,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         path: "source.sequence",
         kind: PATH,
         default: KeyDefault::Suggested("version"),
-        about: "Dotted path to the sequence number of the event in its aggregate (1, 2, 3 …). With it, gaps are detected and filled.",
+        about: "Dotted path to the sequence number of the event in its aggregate (1, 2, 3 …): a whole number of any numeric type. With it, gaps are detected and filled, and events without it are rejected.",
     },
     ConfigKey {
         path: "source.full_document",
@@ -334,7 +334,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: |text| formats::parse_sessions(text).is_some(),
         },
         default: KeyDefault::Value("aggregate"),
-        about: "`aggregate`: one session per aggregate. `buckets(n)`: aggregates share n sessions; for millions of short-lived aggregates.",
+        about: "`aggregate`: one session per aggregate. `buckets(n)`: aggregates share n sessions; for millions of short-lived aggregates. On a running pipeline it may change only with `source.sequence`.",
     },
     ConfigKey {
         path: "producer.checkpoint",
