@@ -1,5 +1,7 @@
 //! Order per aggregate under faults of Service Bus, and deduplication of republished events.
 
+use std::num::NonZeroUsize;
+
 use pipeline::publish::{Config, PublishEnd};
 use testkit::proxy::{NetworkFault, Proxy};
 
@@ -18,11 +20,16 @@ async fn events_arrive_once_in_order_and_the_checkpoint_follows() {
     fixture.assert_received_in_order(&events).await;
 }
 
+/// Many transfers, also if all events are captured before the link is open: a fault needs its occasions.
+fn small_batches() -> Config {
+    Config { batch_count: NonZeroUsize::new(4).unwrap(), ..Config::default() }
+}
+
 #[tokio::test]
 async fn order_holds_when_acknowledgements_are_lost() {
     let fixture = PublishFixture::with_default_topic().await;
     fixture.inject(r#"{"kind": "lose_acknowledgement", "skip": 20, "times": 5, "one_in": 7, "seed": 3}"#).await;
-    let run = fixture.publish(1, Config::default()).await;
+    let run = fixture.publish(1, small_batches()).await;
     let events = events(1_000, 20);
     run.send(&events).await;
     run.wait_until_published(1_000).await;
@@ -49,7 +56,7 @@ async fn order_holds_when_messages_are_throttled() {
 async fn order_holds_when_links_are_detached() {
     let fixture = PublishFixture::with_default_topic().await;
     fixture.inject(r#"{"kind": "detach_link", "skip": 30, "times": 6, "one_in": 9, "seed": 2}"#).await;
-    let run = fixture.publish(1, Config::default()).await;
+    let run = fixture.publish(1, small_batches()).await;
     let events = events(1_000, 50);
     run.send(&events).await;
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
