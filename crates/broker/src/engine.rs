@@ -36,7 +36,7 @@ pub(crate) use request::EngineRequest;
 pub(crate) use storage::EngineStorage;
 pub use storage::{Error as StorageError, StorageLocation};
 
-use crate::core::{CallContext, ConnectionId, Core, CoreLinkId, LinkEffect};
+use crate::core::{CallContext, ConnectionId, Core, CoreLinkId, Error, LinkEffect};
 use crate::http::{FaultOccasion, FaultTiming};
 use crate::journal::Lsn;
 use faults::{EndScope, EndedByFault, InjectedFault};
@@ -207,7 +207,12 @@ impl Engine {
         match fault {
             InjectedFault::DropConnection => self.queue_durable_reply(from, EngineReply::DropConnection),
             InjectedFault::Busy => {
-                if let Some(reply) = request.into_busy_reply() {
+                if let Some(reply) = request.into_sent_reply(Err(Error::ServerBusy)) {
+                    self.queue_durable_reply(from, reply);
+                }
+            }
+            InjectedFault::LoseMessages => {
+                if let Some(reply) = request.into_sent_reply(Ok(())) {
                     self.queue_durable_reply(from, reply);
                 }
             }
@@ -280,6 +285,7 @@ impl Engine {
             InjectedFault::DropConnection
             | InjectedFault::Busy
             | InjectedFault::LoseAcknowledgement
+            | InjectedFault::LoseMessages
             | InjectedFault::Delay(_) => {}
         }
     }

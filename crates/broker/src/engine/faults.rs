@@ -29,6 +29,7 @@ pub(super) enum InjectedFault {
     End(EndScope, Box<amqp::Error>, FaultTiming),
     Busy,
     LoseAcknowledgement,
+    LoseMessages,
     LoseSession,
     Delay(Duration),
 }
@@ -136,6 +137,7 @@ fn fault(spec: &FaultSpec, occasion: FaultOccasion) -> Option<InjectedFault> {
         }
         (FaultKind::ServerBusy, Send) => Some(InjectedFault::Busy),
         (FaultKind::LoseAcknowledgement, Send) => Some(InjectedFault::LoseAcknowledgement),
+        (FaultKind::LoseMessages, Send) => Some(InjectedFault::LoseMessages),
         (FaultKind::ExpireSessionLock { .. }, Delivery) => Some(InjectedFault::LoseSession),
         (FaultKind::Delay { ms }, Send | Settlement) => Some(InjectedFault::Delay(Duration::from_millis(*ms))),
         _ => None,

@@ -101,12 +101,10 @@ impl EngineRequest {
         }
     }
 
-    /// The reply of a throttled service.
-    pub(super) fn into_busy_reply(self) -> Option<EngineReply> {
+    /// The reply to a send that is not executed.
+    pub(super) fn into_sent_reply(self, result: Result<(), Error>) -> Option<EngineReply> {
         match self {
-            Self::Send { link, delivery, settled: false, .. } => {
-                Some(EngineReply::Sent { link, delivery, result: Err(Error::ServerBusy) })
-            }
+            Self::Send { link, delivery, settled: false, .. } => Some(EngineReply::Sent { link, delivery, result }),
             _ => None,
         }
     }

@@ -109,6 +109,8 @@ pub enum FaultKind {
     ServerBusy,
     /// At a send: the message is stored, and the connection is closed before the acknowledgement.
     LoseAcknowledgement,
+    /// At a send: the sender gets its acknowledgement, and nothing is stored. The messages of the transfer are lost for good.
+    LoseMessages,
     /// At a delivery from a session, or at once for the named session: its lock expires.
     ExpireSessionLock {
         #[serde(default)]
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!((plain.times, plain.one_in, plain.skip, plain.entity.clone()), (1, 1, 0, None));
         let named = fault(r#"{"kind": "expire_session_lock", "session": "a", "entity": "orders"}"#);
         assert_eq!(named.kind, FaultKind::ExpireSessionLock { session: Some("a".into()) });
-        for kind in ["detach_link", "server_busy", "lose_acknowledgement", "expire_session_lock"] {
+        for kind in ["detach_link", "server_busy", "lose_acknowledgement", "lose_messages", "expire_session_lock"] {
             fault(&format!(r#"{{"kind": "{kind}"}}"#));
         }
         let delay = fault(r#"{"kind": "delay", "ms": 20, "times": 3, "one_in": 4, "seed": 9}"#);

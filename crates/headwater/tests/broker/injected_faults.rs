@@ -80,6 +80,17 @@ async fn a_send_can_be_refused_as_busy() {
 }
 
 #[tokio::test]
+async fn an_acknowledged_message_can_be_lost() {
+    let fixture = fixture().await;
+    let client = fixture.client();
+    fixture.arm(r#"{"kind": "lose_messages", "entity": "plain", "skip": 1}"#).await;
+    for body in ["a", "lost", "b"] {
+        send(&client, body).await.expect("an acknowledgement");
+    }
+    assert_eq!(receive_all(&client).await, ["a", "b"]);
+}
+
+#[tokio::test]
 async fn a_connection_can_be_dropped_before_a_send_is_stored() {
     let fixture = fixture().await;
     let client = fixture.client();
