@@ -137,6 +137,11 @@ impl Handle {
         self.applier.set_park_at_delivery(park_at(max).get());
     }
 
+    /// The applier, for the audit to heal with.
+    pub fn applier(&self) -> view::Handle {
+        self.applier.clone()
+    }
+
     /// When a batch was last applied; `None` before the first.
     pub fn last_progress(&self) -> Option<Instant> {
         self.sessions.last_progress()

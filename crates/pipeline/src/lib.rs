@@ -4,6 +4,7 @@
 //! is *deposed*. The *checkpoint* is the token up to which Service Bus has acknowledged every event. A *position* is an epoch and a resume token; it
 //! orders all events.
 
+pub mod audit;
 pub mod capture;
 pub mod checkpoint;
 pub mod consumer;
@@ -20,6 +21,7 @@ pub mod retry;
 pub mod sequence;
 pub mod session;
 pub mod source;
+pub mod source_walk;
 pub mod stored;
 pub mod trace;
 pub mod view;

@@ -103,7 +103,7 @@ async fn hello(source_client: &SourceClient) -> Result<Document, Error> {
 }
 
 /// A snapshot of events reads along the index (aggregate, sequence).
-async fn check_scan_index(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
+pub(super) async fn check_scan_index(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
     let Some(sequence) = source_client.source.sequence.clone() else { return Err(Error::NoSequence) };
     let aggregate_id = source_client.source.aggregate_id.clone();
     let collection = source_client.collection(&namespace);

@@ -24,6 +24,7 @@ mod queue;
 mod retry_state;
 mod snapshot_scan;
 mod source_client;
+mod source_filter;
 mod stream;
 mod sweep;
 mod translate;
@@ -49,6 +50,7 @@ pub use config::{Config, InvalidStart, StartPosition};
 pub use error::Error;
 pub use handle::{CaptureState, CaptureStatus, Handle};
 pub use queue::CaptureReceiver;
+pub use source_filter::SourceFilter;
 
 /// The sequence of an event of this source; `None` if it has no usable one, and is rejected if the source has a sequence.
 pub fn sequence_of(source: &SourceConfig, event: &RawDocument) -> Option<i64> {
@@ -102,6 +104,15 @@ impl CaptureItem {
             Self::Watermark(_, cluster_time) => *cluster_time,
         }
     }
+}
+
+/// Fails with [`Error::NoIndex`] if a collection of the source has no index on (aggregate, sequence) that can be walked.
+pub async fn check_walk_index(client: &Client, source: &SourceConfig, config: &Config) -> Result<(), Error> {
+    let source_client = SourceClient::new(client, source.clone(), config.clone());
+    for namespace in source.namespaces() {
+        check::check_scan_index(&source_client, namespace).await?;
+    }
+    Ok(())
 }
 
 /// Reads the source during one term.

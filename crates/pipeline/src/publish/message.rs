@@ -114,6 +114,21 @@ struct CommonProperties {
 /// About eight small messages share one buffer: more would save little time and hold much memory. Larger messages get their own buffer.
 const SHARED_BUFFER: usize = 8 << 10;
 
+impl SessionMapping {
+    /// The session of an aggregate.
+    pub fn session_id(self, aggregate: &AggregateId) -> String {
+        let text = aggregate.session_id();
+        match self {
+            Self::Aggregate => text,
+            Self::Buckets(count) => {
+                let digest = Sha256::digest(&text);
+                let (head, _) = digest.split_first_chunk::<8>().expect("a digest has 32 bytes");
+                format!("bucket-{}", u64::from_be_bytes(*head) % u64::from(count.get()))
+            }
+        }
+    }
+}
+
 impl Encoder {
     pub fn new(body: BodyFormat, sessions: SessionMapping, epoch: Epoch, term: Term) -> Self {
         Self { body, sessions, epoch, term, buffer: BytesMut::new(), common: None, sampling: TraceSampling::NONE }
@@ -126,15 +141,7 @@ impl Encoder {
     }
 
     pub fn session_id(&self, aggregate: &AggregateId) -> String {
-        let text = aggregate.session_id();
-        match self.sessions {
-            SessionMapping::Aggregate => text,
-            SessionMapping::Buckets(count) => {
-                let digest = Sha256::digest(&text);
-                let (head, _) = digest.split_first_chunk::<8>().expect("a digest has 32 bytes");
-                format!("bucket-{}", u64::from_be_bytes(*head) % u64::from(count.get()))
-            }
-        }
+        self.sessions.session_id(aggregate)
     }
 
     /// The encoded body, if it differs from the document bytes.

@@ -25,6 +25,7 @@ mod contention;
 mod counters;
 mod cursor;
 mod cursor_document;
+mod cursor_reader;
 mod delivered_event;
 mod epoch_floor;
 mod error;
@@ -56,6 +57,7 @@ pub use counters::{ApplyCounts, ReadModelCounts};
 pub use cursor::{
     Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
 };
+pub use cursor_reader::CursorReader;
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
 pub use error::Error;
 pub use model_validation::validate;

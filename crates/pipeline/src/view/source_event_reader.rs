@@ -58,13 +58,18 @@ impl SourceEventReader {
     }
 
     /// The first page of events in this range, both ends included.
-    pub(super) async fn read_range(
+    pub(crate) async fn read_range(
         &self,
         aggregate: &AggregateId,
         from: i64,
         to: i64,
     ) -> Result<Vec<DeliveredEvent>, Error> {
         self.read_page(aggregate, doc! { "$gte": from, "$lte": to }).await
+    }
+
+    /// The event with the document that a filter left of its own.
+    pub(crate) fn with_document(&self, event: DeliveredEvent, document: RawDocumentBuf) -> DeliveredEvent {
+        DeliveredEvent { event_type: self.event_type_of(&document), body: EventBody::Document(document), ..event }
     }
 
     /// The first page of events up to this sequence, lowest first.
@@ -140,20 +145,24 @@ impl SourceEventReader {
         found.is_some_and(|found| Identity::of(&found) == Identity::of(aggregate.value()))
     }
 
+    fn event_type_of(&self, document: &RawDocument) -> Option<String> {
+        let found = self.event_type.as_ref().and_then(|path| path.find(document));
+        found.and_then(|found| found.as_ref().as_str().map(str::to_owned))
+    }
+
     fn to_event(
         &self,
         namespace: &Arc<Namespace>,
         aggregate: &AggregateId,
         document: &RawDocument,
     ) -> Option<DeliveredEvent> {
-        let event_type = self.event_type.as_ref().and_then(|path| path.find(document));
         Some(DeliveredEvent {
             message_id: String::new(),
             operation: Operation::Insert,
             namespace: namespace.clone(),
             aggregate: aggregate.clone(),
             key: value_at(document, "_id")?,
-            event_type: event_type.and_then(|found| found.as_ref().as_str().map(str::to_owned)),
+            event_type: self.event_type_of(document),
             sequence: Some(read_sequence(self.sequence.path.as_ref()?.find(document)?.as_ref())?),
             position: None,
             term: Term::new(0),
