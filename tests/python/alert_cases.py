@@ -98,6 +98,16 @@ CASES = [
               {"headwater_dead_letters": gauge(0, 1)},
               # The count is unknown to a key without the Manage right.
               {"headwater_dead_letters": gauge(0, None)}),
+    AlertCase("HeadwaterEventsMissing",
+              {"headwater_audit_missing_aggregates": gauge(0, 1)},
+              {"headwater_audit_missing_aggregates": gauge(0, 0)}),
+    AlertCase("HeadwaterAuditFound",
+              {"headwater_audit_found_aggregates": gauge(0, 1)},
+              {"headwater_audit_found_aggregates": gauge(0, 0)}),
+    AlertCase("HeadwaterAuditOverdue",
+              {"headwater_audit_overdue": gauge(0, 1)},
+              # There is no sample while the audit is off.
+              {"headwater_audit_overdue": gauge(0, None)}),
     AlertCase("HeadwaterIgnoredChanges",
               {"headwater_changes_ignored_total": counter(0, 1)},
               {"headwater_changes_ignored_total": counter(0, 0)}),

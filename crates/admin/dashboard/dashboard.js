@@ -37,7 +37,9 @@ const plots = [
 function showHealth(status, stale) {
   const critical = status.problems.filter((problem) => problem.severity === "critical").length;
   const health = byId("health");
-  const summary = status.problems.length ? plural(status.problems.length, "problem") : "healthy";
+  // Nobody compares the read models with the source: "healthy" alone would promise too much.
+  const unproven = ["unaudited", "unauditable"].includes(status.audit?.state) ? `, ${status.audit.state}` : "";
+  const summary = status.problems.length ? plural(status.problems.length, "problem") : `healthy${unproven}`;
   setText(health, stale ? "unknown" : summary);
   health.className = stale ? "tag" : `tag ${critical ? "bad" : status.problems.length ? "warn" : "good"}`;
   const list = byId("problem-list");
@@ -188,6 +190,28 @@ function showAttention({ parked, rejected, subscription }) {
   setDescription("dead-letters", isKnown(deadLetters) ? (deadLetters ? grouped(deadLetters) : "none") : null, deadLetters > 0);
 }
 
+function showAudit({ audit }) {
+  const bad = Boolean(audit && (audit.missing || (audit.round?.found ?? 0) + (audit.last?.found ?? 0)));
+  setDescription("audit", audit ? auditText(audit) : null, bad);
+  setText("audit-note", audit ? auditNote(audit) : "");
+}
+
+function auditText({ state, missing, round, last }) {
+  if (missing) return `events missing in ${plural(missing, "aggregate")}`;
+  const found = (round?.found ?? 0) + (last?.found ?? 0);
+  if (found) return `${plural(found, "aggregate")} healed`;
+  return { pending: "not started", walking: "comparing", waiting: "waiting", resting: "nothing missing" }[state] ?? state;
+}
+
+function auditNote({ state, reason, suspects, round, last }) {
+  if (state === "unauditable") return reason;
+  const ended = last && isKnown(last.ended_seconds_ago) ? `last round ${ago(last.ended_seconds_ago)}: ${plural(last.compared, "aggregate")}` : "no round has ended yet";
+  if (state === "unaudited" || state === "pending") return "";
+  const now = round ? `now ${plural(round.compared, "aggregate")}` : "";
+  const waits = state === "waiting" ? `, waits for the ${reason} of ${plural(suspects, "aggregate")}` : "";
+  return now ? `${now}${waits}; ${ended}` : ended;
+}
+
 function showCheckpoint({ checkpoint, subscription }) {
   const snapshot = checkpoint && isKnown(checkpoint.scanned) ? `, ${plural(checkpoint.scanned, "document")} read` : "";
   setDescription("phase", checkpoint ? `${checkpoint.phase}${snapshot}` : null);
@@ -203,6 +227,7 @@ function show(status) {
   showTerms(status);
   showReadModels(status);
   showAttention(status);
+  showAudit(status);
   showCheckpoint(status);
   setText("collected", `collected by ${status.collected.by} at ${clockTime(status.collected.at)}`);
 }

@@ -87,6 +87,25 @@ pub const METRICS: &[Metric] = &[
             status.read_models.iter().filter_map(|model| Some((&*model.name, model.applied_seconds_ago?))).collect()
         },
     ),
+    pipeline(
+        "headwater_audit_age_seconds",
+        "Time since the last round of the audit ended, or since the audit was first enabled.",
+        |status| status.audit.as_ref().filter(|audit| audit.is_proving())?.age_seconds,
+    ),
+    pipeline("headwater_audit_overdue", "1 while the last round of the audit is older than its period.", |status| {
+        let audit = status.audit.as_ref().filter(|audit| audit.is_proving())?;
+        to_sample(audit.is_overdue().into())
+    }),
+    pipeline(
+        "headwater_audit_found_aggregates",
+        "Aggregates that missed events, in the present round of the audit and in the last one.",
+        |status| to_sample(status.audit.as_ref()?.found()),
+    ),
+    pipeline(
+        "headwater_audit_missing_aggregates",
+        "Aggregates that miss events and could not be healed yet.",
+        |status| to_sample(status.audit.as_ref()?.missing),
+    ),
     pipeline_by("headwater_problems", "Problems found by `status`, by severity.", "severity", problems),
     pipeline("headwater_status_age_seconds", "Age of the pipeline metrics above.", |status| {
         Some(status.collected.seconds_ago)

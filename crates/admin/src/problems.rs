@@ -19,6 +19,7 @@ pub fn find_problems(status: &PipelineStatus) -> Vec<PipelineProblem> {
     check_pods(status, &mut problems);
     check_checkpoint(status, &mut problems);
     check_attention(status, &mut problems);
+    check_audit(status, &mut problems);
     problems.sort_by_key(|problem| problem.severity);
     problems
 }
@@ -104,6 +105,28 @@ fn check_attention(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>)
     );
 }
 
+fn check_audit(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    let Some(audit) = &status.audit else { return };
+    let aggregates = |number: u64| if number == 1 { "1 aggregate".to_owned() } else { format!("{number} aggregates") };
+    if audit.missing > 0 {
+        let text =
+            format!("events are missing in the read models of {}: they could not be healed", aggregates(audit.missing));
+        problems.push(critical("events_missing", text));
+    }
+    if audit.is_overdue() {
+        let hours = audit.age_seconds.unwrap_or_default() / HOUR;
+        let text = format!("the audit has not compared every aggregate with the source for {hours:.1} h");
+        problems.push(critical("audit_overdue", text));
+    }
+    if audit.found() > 0 {
+        let text = format!(
+            "the audit found missing events in {} and applied them: messages are lost on their way",
+            aggregates(audit.found())
+        );
+        problems.push(warning("audit_found", text));
+    }
+}
+
 fn critical(code: &str, text: String) -> PipelineProblem {
     PipelineProblem { code: code.to_owned(), severity: ProblemSeverity::Critical, text, page: None }
 }
@@ -116,7 +139,7 @@ fn warning(code: &str, text: String) -> PipelineProblem {
 mod tests {
     use super::*;
     use crate::status::{
-        CheckpointStatus, CollectionInfo, LeaderStatus, ParkedCount, PodProblem, PodRole, PodStatus, RejectedCount,
+        AuditRound, AuditState, AuditStatus, CheckpointStatus, CollectionInfo, LeaderStatus, ParkedCount, PodProblem, PodRole, PodStatus, RejectedCount,
     };
     use crate::time::WallTime;
 
@@ -151,6 +174,18 @@ mod tests {
             published_per_second: None,
             applied_per_second: None,
             latency: None,
+        }
+    }
+
+    fn audit(state: AuditState) -> AuditStatus {
+        AuditStatus { period_seconds: Some(24.0 * HOUR), age_seconds: Some(HOUR), ..AuditStatus::new(state) }
+    }
+
+    #[test]
+    fn an_audit_that_is_off_is_not_overdue() {
+        for state in [AuditState::Unaudited, AuditState::Unauditable] {
+            let late = AuditStatus { age_seconds: Some(25.0 * HOUR), ..audit(state) };
+            assert_eq!(codes(|status| status.audit = Some(late)), []);
         }
     }
 
@@ -194,6 +229,16 @@ mod tests {
                 status.rejected = Some(vec![RejectedCount { reason: "too_large".into(), events: 2 }]);
             }),
             ("dead_letters", ProblemSeverity::Warning, |status| status.subscription.dead_letters = Some(4)),
+            ("events_missing", ProblemSeverity::Critical, |status| {
+                status.audit = Some(AuditStatus { missing: 1, ..audit(AuditState::Waiting) });
+            }),
+            ("audit_overdue", ProblemSeverity::Critical, |status| {
+                status.audit = Some(AuditStatus { age_seconds: Some(24.1 * HOUR), ..audit(AuditState::Walking) });
+            }),
+            ("audit_found", ProblemSeverity::Warning, |status| {
+                let last = Some(AuditRound { found: 2, healed: 2, ..AuditRound::default() });
+                status.audit = Some(AuditStatus { last, ..audit(AuditState::Resting) });
+            }),
         ];
         for (code, severity, change) in cases {
             assert_eq!(codes(change), [((*code).to_owned(), *severity)]);

@@ -35,6 +35,8 @@ pub struct PipelineStatus {
     pub parked: Option<Vec<ParkedCount>>,
     pub rejected: Option<Vec<RejectedCount>>,
     pub subscription: SubscriptionStatus,
+    #[serde(default)]
+    pub audit: Option<AuditStatus>,
     pub collected: CollectionInfo,
 }
 
@@ -220,6 +222,96 @@ pub struct SubscriptionStatus {
     pub dead_letters: Option<u64>,
 }
 
+/// The audit, which proves that the read models miss no event of the source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AuditStatus {
+    pub state: AuditState,
+    /// Why nothing can be proven, or what the round waits for: `checkpoint`, `backlog` or `healing`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The pod that audits.
+    pub pod: Option<String>,
+    /// Every aggregate is compared once in this time.
+    pub period_seconds: Option<f64>,
+    /// Since the last round ended, or since the audit was first enabled.
+    pub age_seconds: Option<f64>,
+    /// Aggregates that are behind and wait for their messages.
+    pub suspects: u64,
+    /// Aggregates that miss events and could not be healed yet.
+    pub missing: u64,
+    /// Aggregates that missed events, in all finished rounds.
+    pub found_total: u64,
+    /// The unfinished round.
+    pub round: Option<AuditRound>,
+    /// The last finished round.
+    pub last: Option<AuditRound>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditState {
+    /// The audit is off.
+    Unaudited,
+    /// Nothing can be proven about this pipeline.
+    Unauditable,
+    /// No pod has started it yet.
+    Pending,
+    Walking,
+    Waiting,
+    /// Between two rounds.
+    Resting,
+}
+
+/// Counts of one round, in aggregates if not named otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AuditRound {
+    pub number: u64,
+    pub started: Option<WallTime>,
+    pub ended: Option<WallTime>,
+    pub ended_seconds_ago: Option<f64>,
+    pub compared: u64,
+    /// Events were missing.
+    pub found: u64,
+    pub healed: u64,
+    pub healed_events: u64,
+    /// Parked, regressed, older than the pipeline, or without a usable sequence.
+    pub skipped: u64,
+}
+
+impl AuditStatus {
+    /// Without any round.
+    pub fn new(state: AuditState) -> Self {
+        Self {
+            state,
+            reason: None,
+            pod: None,
+            period_seconds: None,
+            age_seconds: None,
+            suspects: 0,
+            missing: 0,
+            found_total: 0,
+            round: None,
+            last: None,
+        }
+    }
+
+    /// Whether read models are compared with the source at all.
+    pub fn is_proving(&self) -> bool {
+        !matches!(self.state, AuditState::Unaudited | AuditState::Unauditable)
+    }
+
+    /// Not every aggregate was compared within the period.
+    pub fn is_overdue(&self) -> bool {
+        let late = self.age_seconds.zip(self.period_seconds).is_some_and(|(age, period)| age > period);
+        self.is_proving() && late
+    }
+
+    /// Aggregates that missed events, in the unfinished round and in the last one.
+    pub fn found(&self) -> u64 {
+        [&self.round, &self.last].into_iter().flatten().map(|round| round.found).sum()
+    }
+}
+
 /// When and by whom this status was collected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectionInfo {
@@ -251,6 +343,7 @@ impl PipelineStatus {
             parked: None,
             rejected: None,
             subscription: SubscriptionStatus::default(),
+            audit: None,
             collected,
         }
     }

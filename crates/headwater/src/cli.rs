@@ -1,6 +1,7 @@
 //! The command line: one file per command.
 
 pub(crate) mod advice;
+mod audit;
 mod broker;
 mod check;
 mod checkpoint;
@@ -44,6 +45,7 @@ pub(crate) enum CliCommand {
     Check(check::Args),
     Topology(topology::Args),
     Parked(parked::Args),
+    Audit(audit::Args),
     Status(status::Args),
     Checkpoint(checkpoint::Args),
     StepDown(step_down::Args),
@@ -68,6 +70,7 @@ pub(crate) async fn run(command: CliCommand) -> anyhow::Result<()> {
         CliCommand::Check(args) => check::run(args).await,
         CliCommand::Topology(args) => topology::run(args).await,
         CliCommand::Parked(args) => parked::run(args).await,
+        CliCommand::Audit(args) => audit::run(args).await,
         CliCommand::StepDown(args) => step_down::run(args).await,
         CliCommand::Status(args) => status::run(args).await,
         CliCommand::Checkpoint(args) => checkpoint::run(args).await,

@@ -9,13 +9,15 @@ use lease::mongo::{LeaseName, MongoLeaseStore};
 use lease::{Candidate, Timing};
 use mongodb::Database;
 use mongodb::options::ClientOptions;
+use pipeline::audit::{AuditDependencies, AuditStore, Auditor, UnauditableReason};
+use pipeline::capture::StartPosition;
 use pipeline::producer::ProducerDependencies;
-use pipeline::view::{self, Projection};
+use pipeline::view::{self, PipelineStart, Projection};
 use servicebus::administration::AdministrationClient;
 
 use crate::config::{Config, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
-use crate::status::{StatusCollector, SubscriptionMonitor};
+use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 
 /// How long an operation looks for its MongoDB server. Short: pods and checks try again, so a long wait only delays the report.
 pub(crate) const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,6 +57,11 @@ pub(crate) async fn status_collector(
             &dependencies.topic,
             &dependencies.subscription,
         ),
+        audit: AuditMonitor {
+            store: AuditStore::new(&dependencies.coordination, &config.pipeline),
+            period: (config.audit.enabled && !models.is_empty()).then_some(config.audit.period),
+            unauditable: UnauditableReason::of_source(&config.source),
+        },
     })
 }
 
@@ -78,6 +85,38 @@ pub(crate) async fn read_model_database(config: &Config) -> anyhow::Result<Optio
 pub(crate) fn bus_client(config: &Config) -> anyhow::Result<servicebus::Client> {
     let client = servicebus::Client::new(config.service_bus.connection_string.reveal(), bus_config(config));
     client.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
+}
+
+/// The auditor of a pod, which heals with the applier of its consumer.
+pub(crate) fn auditor(
+    config: &Config,
+    dependencies: &ProducerDependencies,
+    views: &Database,
+    applier: view::Handle,
+) -> anyhow::Result<Auditor> {
+    let dependencies = AuditDependencies {
+        pipeline: config.pipeline.clone(),
+        pod_id: config.pod_id.clone(),
+        source: dependencies.source.clone(),
+        server: dependencies.server.clone(),
+        capture: config.producer.capture.clone(),
+        start: pipeline_start(config),
+        views: views.clone(),
+        coordination: dependencies.coordination.clone(),
+        bus: bus_client(config)?,
+        topic: dependencies.topic.clone(),
+        subscription: dependencies.subscription.clone(),
+        sessions: config.producer.publish.sessions,
+        applier,
+    };
+    Ok(Auditor::new(config.audit.clone(), dependencies))
+}
+
+pub(crate) fn pipeline_start(config: &Config) -> PipelineStart {
+    match config.producer.start {
+        StartPosition::Beginning => PipelineStart::Beginning,
+        StartPosition::Now | StartPosition::At(_) => PipelineStart::Now,
+    }
 }
 
 /// Topics and subscriptions: their settings and message counts.

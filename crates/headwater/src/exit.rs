@@ -24,7 +24,7 @@ Exit codes:
   1    failure: a server was unreachable or refused the request, a port was taken, or a service of a pod did not stop in time
   2    usage error: invalid command line, or `--yes` is missing
   3    invalid configuration: fix it before the next start
-  4    unhealthy: `status` found a critical problem, or `check` found an error
+  4    unhealthy: `status` found a critical problem, `check` an error, or `audit` missing events
   130  interrupted by a second signal";
 
 /// An error with its own exit code; [`ExitReason::from_error`] finds it in the chain of causes.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use mongodb::Database;
-use pipeline::capture::StartPosition;
+use pipeline::audit::Auditor;
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
 use pipeline::producer::{Producer, ProducerDependencies};
@@ -58,6 +58,12 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         None => None,
     };
     let candidate = connect::lease_candidate(&config).await?;
+    let auditor = match (&consumer, &views) {
+        (Some(consumer), Some(views)) if config.audit.enabled => {
+            Some(connect::auditor(&config, &dependencies, views, consumer.handle().applier())?)
+        }
+        _ => None,
+    };
     let producer = Arc::new(build_producer(&config, dependencies, traces.clone(), views));
     let observed_producer = Arc::clone(&producer);
 
@@ -78,6 +84,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         lease: elector.handle(),
         producer: producer_handle,
         consumer: consumer_handle,
+        audit: auditor.as_ref().map(Auditor::handle),
         latency,
         generation: config.read_models.declared.generation(),
     };
@@ -89,7 +96,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
             name: "producer",
             running: async { elector.join().await.context("failed to take part in the election") },
         },
-        PodService { name: "consumer", running: run_consumer(consumer, &config, shutdown.clone()) },
+        PodService { name: "consumer", running: run_consumer(consumer, auditor, &config, shutdown.clone()) },
         shutdown.clone(),
         shutdown::shutdown_limit([config.producer.publish.drain, config.consumer.session.drain_within]),
     );
@@ -149,10 +156,7 @@ fn build_consumer(
         pipeline: dependencies.pipeline.clone(),
         source: dependencies.source.clone(),
         source_database: dependencies.server.database(&dependencies.source.database),
-        start: match config.producer.start {
-            StartPosition::Beginning => view::PipelineStart::Beginning,
-            StartPosition::Now | StartPosition::At(_) => view::PipelineStart::Now,
-        },
+        start: connect::pipeline_start(config),
         filtered: !config.producer.capture.filter.is_empty(),
         views,
         coordination: dependencies.coordination.clone(),
@@ -167,14 +171,25 @@ fn build_consumer(
 }
 
 /// Runs until `shutdown`, and then until the unsettled messages are settled.
-async fn run_consumer(consumer: Option<Consumer>, config: &Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+async fn run_consumer(
+    consumer: Option<Consumer>,
+    auditor: Option<Auditor>,
+    config: &Config,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
     let Some(consumer) = consumer else {
         tracing::info!(pod_id = config.pod_id, "no read models declared: this pod only publishes");
         shutdown.cancelled().await;
         return Ok(());
     };
+    // Ends at once with `shutdown`, and heals with the applier of the consumer.
+    let audit = auditor.map(|auditor| tokio::spawn(auditor.run(shutdown.clone())));
     // A task of its own: the task of `run_pod` must stay free for signals.
-    match tokio::spawn(consumer.run(shutdown)).await.context("consumer task failed")? {
+    let consumed = tokio::spawn(consumer.run(shutdown)).await;
+    if let Some(audit) = audit {
+        audit.await.context("audit task failed")?;
+    }
+    match consumed.context("consumer task failed")? {
         Err(view::Error::InvalidModels(mistakes)) => Err(config.read_models.declared.explain(&mistakes).into()),
         result => result.context("failed to use the read models"),
     }

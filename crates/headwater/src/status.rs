@@ -4,6 +4,7 @@
 //! counts of Service Bus. Never writes, and never fails: a part that cannot be read is unknown, and named. Expensive parts are read less often.
 
 mod attention_counts;
+mod audit;
 mod checkpoint_distance;
 mod coordination;
 mod oplog;
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use self::checkpoint_distance::CheckpointDistance;
 use crate::oplog::OplogWindow;
 use crate::pods::{AnnouncedPod, LastApplied, quantiles};
+pub(crate) use audit::AuditMonitor;
 pub(crate) use subscription::SubscriptionMonitor;
 
 /// The name of the lease in `collected.unavailable`.
@@ -44,6 +46,7 @@ pub(crate) struct StatusCollector {
     pub(crate) views: Database,
     pub(crate) read_models: Vec<String>,
     pub(crate) subscription: SubscriptionMonitor,
+    pub(crate) audit: AuditMonitor,
 }
 
 /// The expensive reads, and when they were done.
@@ -121,6 +124,7 @@ impl StatusCollector {
         status.checkpoint =
             coordination.checkpoint.map(|(checkpoint, _)| CheckpointStatus { ahead_seconds, ..checkpoint });
         status.subscription = coordination.subscription;
+        status.audit = coordination.audit;
         status.leader = coordination.leader;
         status.terms = coordination.terms;
         status.pods = coordination.pods.into_iter().map(|seen| seen.pod).collect();

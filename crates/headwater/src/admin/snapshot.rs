@@ -9,7 +9,7 @@ use admin::{
 };
 use lease::LeaseStatus;
 use pipeline::counters::MetricSample;
-use pipeline::{capture, consumer, producer, publish};
+use pipeline::{audit, capture, consumer, producer, publish};
 
 use super::heartbeats::BackgroundLoopHeartbeats;
 use super::liveness::LoopMonitor;
@@ -25,6 +25,8 @@ pub(crate) struct PodServices {
     pub(crate) producer: producer::Handle,
     /// `None` without read models.
     pub(crate) consumer: Option<consumer::Handle>,
+    /// `None` without read models, or with the audit off.
+    pub(crate) audit: Option<audit::Handle>,
     /// Filled by the apply observer.
     pub(crate) latency: LatencyHistogram,
     /// Generation of its set of read models.
@@ -207,7 +209,7 @@ impl PodTelemetry for PodMonitor {
     }
 
     fn samples(&self) -> Vec<PodSample> {
-        let PodServices { pod_id, lease, producer, consumer, .. } = &self.services;
+        let PodServices { pod_id, lease, producer, consumer, audit, .. } = &self.services;
         let identity = vec![("pod", pod_id.clone()), ("version", env!("CARGO_PKG_VERSION").to_owned())];
         let mut samples = vec![
             PodSample {
@@ -232,7 +234,8 @@ impl PodTelemetry for PodMonitor {
         let captured = producer.capture_handle().map(|handle| handle.status());
         let captured = captured.unwrap_or_else(|| capture::CaptureStatus::initial(tokio::time::Instant::now()));
         let consumed = consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
-        samples.extend(counter_samples(&captured, &producer.publish_handle().counts(), &consumed));
+        let audited = audit.as_ref().map(audit::Handle::counts).unwrap_or_default();
+        samples.extend(counter_samples(&captured, &producer.publish_handle().counts(), &consumed, &audited));
         let models = consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
         samples.extend(models.into_iter().map(|counts| PodSample {
             name: "headwater_read_model_events_total",
@@ -253,8 +256,11 @@ fn counter_samples(
     captured: &capture::CaptureStatus,
     published: &publish::PublishCounts,
     consumed: &consumer::ConsumerCounts,
+    audited: &audit::AuditCounts,
 ) -> Vec<PodSample> {
-    let stations = [captured.samples(), published.samples(), consumed.sessions.samples(), consumed.events.samples()];
+    let consumer::ConsumerCounts { sessions, events, .. } = consumed;
+    let stations =
+        [captured.samples(), published.samples(), sessions.samples(), events.samples(), audited.samples()];
     let to_pod_sample = |MetricSample { name, help, label, value }| {
         let labels = label.into_iter().map(|(label, value)| (label, value.to_owned())).collect();
         PodSample { name, help, labels, value }
@@ -277,7 +283,7 @@ mod tests {
 
     fn all_metrics() -> BTreeSet<&'static str> {
         let captured = capture::CaptureStatus::initial(tokio::time::Instant::now());
-        let counters = counter_samples(&captured, &Default::default(), &Default::default());
+        let counters = counter_samples(&captured, &Default::default(), &Default::default(), &Default::default());
         let pipeline = admin::metrics::METRICS.iter().map(|metric| metric.name);
         pipeline.chain(counters.into_iter().map(|sample| sample.name)).chain(OF_THE_POD).collect()
     }
@@ -308,7 +314,7 @@ mod tests {
     #[test]
     fn samples_of_one_metric_follow_each_other() {
         let captured = capture::CaptureStatus::initial(tokio::time::Instant::now());
-        let samples = counter_samples(&captured, &Default::default(), &Default::default());
+        let samples = counter_samples(&captured, &Default::default(), &Default::default(), &Default::default());
         let families: Vec<_> = samples.chunk_by(|one, next| one.name == next.name).map(|same| same[0].name).collect();
         assert_eq!(families.len(), families.iter().collect::<BTreeSet<_>>().len(), "{families:?}");
     }

@@ -16,8 +16,9 @@ use crate::status::StatusCollector;
 
 /// Show the state of the pipeline: leader, lag, oplog headroom, pods, read models and problems.
 ///
-/// Reads MongoDB directly, so it works while pods are down. Exits with 4 if there is a critical problem: no leader, a service that requires operator action, or
-/// a checkpoint that the oplog will soon no longer hold. Parked and rejected events are warnings, and exit with 0.
+/// Reads MongoDB directly, so it works while pods are down. Exits with 4 if there is a critical problem: no leader, a service that requires operator action,
+/// a checkpoint that the oplog will soon no longer hold, missing events that could not be healed, or an audit that is overdue. Parked and rejected events,
+/// and missing events that the audit has healed, are warnings, and exit with 0. `unaudited` and `unauditable` say that nobody has looked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

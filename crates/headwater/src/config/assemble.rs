@@ -9,7 +9,7 @@ use pipeline::producer::{self, OnHistoryLost};
 use pipeline::publish::BodyFormat;
 use pipeline::source::{FullDocument, SourceConfig, SourceKind};
 use pipeline::view::{self, OnPoison};
-use pipeline::{capture, consumer, publish, session};
+use pipeline::{audit, capture, consumer, publish, session};
 
 use super::load::{ConfigSources, ResolvedSettings};
 use super::node::{self, SettingOrigin};
@@ -52,6 +52,7 @@ pub(super) fn build_config(
             models,
             declared: declared.with_file(sources.file_name.map(str::to_owned)),
         },
+        audit: build_audit(settings),
         admin: AdminConfig {
             listen: parse_optional(settings, "admin.listen", formats::parse_listen),
             token: secret("admin.token"),
@@ -144,6 +145,16 @@ fn build_consumer(settings: &ResolvedSettings) -> consumer::Config {
         ..view::Config::default()
     };
     consumer::Config { session, view }
+}
+
+fn build_audit(settings: &ResolvedSettings) -> audit::Config {
+    audit::Config {
+        enabled: settings.flag("audit.enabled"),
+        period: read_duration(settings, "audit.period"),
+        budget_percent: read_u32(settings, "audit.budget_percent").get(),
+        // An auditor is replaced as late as a leader.
+        takeover: build_lease(settings).ttl,
+    }
 }
 
 /// The standard variable of OTLP exporters.

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use pipeline::source::SourceConfig;
-use pipeline::{consumer, producer};
+use pipeline::{audit, consumer, producer};
 
 use load::ConfigSources;
 use problem::ConfigProblem;
@@ -49,6 +49,7 @@ pub(crate) struct Config {
     pub(crate) producer: producer::Config,
     pub(crate) consumer: consumer::Config,
     pub(crate) read_models: ReadModelsConfig,
+    pub(crate) audit: audit::Config,
     pub(crate) admin: AdminConfig,
     pub(crate) telemetry: TelemetryConfig,
 }

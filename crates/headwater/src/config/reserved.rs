@@ -1,5 +1,6 @@
 //! The collections that pods write in the coordination database. They are never captured, and a read model there cannot use their names.
 
+use pipeline::audit::COLLECTION as AUDITS;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::{publish::rejected, stored::claim_check};
 
@@ -15,4 +16,5 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 9] = [
     pods::PODS,
     pods::TERMS,
     delivery_limit::COLLECTION,
+    AUDITS,
 ];

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use pipeline::{capture, publish, session, view};
+use pipeline::{audit, capture, publish, session, view};
 
 use super::formats;
 use super::units::{format_duration, format_size};
@@ -98,6 +98,7 @@ pub(crate) struct ServiceDefaults {
     publish: publish::Config,
     session: session::Config,
     view: view::Config,
+    audit: audit::Config,
 }
 
 const fn seconds(number: u64) -> Duration {
@@ -135,6 +136,10 @@ const SECTIONS: &[(&str, &str)] = &[
     (
         "read_models",
         "The read models and the database they are in. Without read models a pod only publishes. docs/read-models.md has recipes.",
+    ),
+    (
+        "audit",
+        "Compares the source with the read models in the background, and heals what is missing. Needs `source.sequence` and the index on it.",
     ),
     (
         "admin",
@@ -473,6 +478,24 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             "{ when: { OrderPlaced: { $set: { status: placed, customer: $$event.payload.customer } }, OrderCancelled: delete }, indexes: [ { keys: { customer: 1 } } ] }",
         ),
         about: "Every other key is a read model: the name of its collection, and for each event type an update document, an update pipeline or `delete`.",
+    },
+    ConfigKey {
+        path: "audit.enabled",
+        kind: ValueKind::Flag,
+        default: KeyDefault::Service(|it| it.audit.enabled.to_string()),
+        about: "Off: a message that Service Bus loses stays lost, and `status` says `unaudited`.",
+    },
+    ConfigKey {
+        path: "audit.period",
+        kind: ValueKind::Duration { least: seconds(1), most: seconds(30 * 86_400) },
+        default: KeyDefault::Service(|it| format_duration(it.audit.period)),
+        about: "Every aggregate is compared once in this time; `status` is not healthy if one was not. A round starts half of it after the last one ended.",
+    },
+    ConfigKey {
+        path: "audit.budget_percent",
+        kind: ValueKind::Count { least: 1, most: 100 },
+        default: KeyDefault::Service(|it| it.audit.budget_percent.to_string()),
+        about: "Percent of the time in which the audit may read, on the one pod that audits: its load on a core, and on a core of the MongoDB servers.",
     },
     ConfigKey {
         path: "admin.listen",

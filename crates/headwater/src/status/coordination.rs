@@ -4,7 +4,7 @@
 use std::future::Future;
 
 use admin::WallTime;
-use admin::status::{CheckpointStatus, LeaderStatus, SubscriptionStatus, TermState, TermStatus};
+use admin::status::{AuditStatus, CheckpointStatus, LeaderStatus, SubscriptionStatus, TermState, TermStatus};
 use lease::mongo::COLLECTION as LEASES;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
@@ -28,6 +28,7 @@ pub(super) struct CoordinationSnapshot {
     /// Cluster time of the source's newest operation, in seconds; `None` also for a server without a cluster time.
     pub(super) newest: Option<u32>,
     pub(super) subscription: SubscriptionStatus,
+    pub(super) audit: Option<AuditStatus>,
     pub(super) unavailable: Vec<String>,
 }
 
@@ -37,13 +38,14 @@ impl StatusCollector {
         let of_pipeline = doc! { "$match": self.of_this_pipeline() };
         let newest_terms =
             vec![of_pipeline.clone(), doc! { "$sort": { "_id": -1 } }, doc! { "$limit": MAX_TERMS_READ }];
-        let (lease, checkpoint, pods, terms, newest, subscription) = tokio::join!(
+        let (lease, checkpoint, pods, terms, newest, subscription, audit) = tokio::join!(
             read_in_time(self.read(LEASES, vec![by_name.clone()])),
             read_in_time(self.read(CHECKPOINTS, vec![by_name])),
             read_in_time(self.read(PODS, vec![of_pipeline, doc! { "$sort": { "_id": 1 } }])),
             read_in_time(self.read(TERMS, newest_terms)),
             read_in_time(self.newest_operation()),
             self.subscription.read_counts(),
+            self.audit.read(),
         );
         let mut unavailable = Vec::new();
         let mut or_unavailable = |part: &str, documents: Option<Vec<Document>>| {
@@ -63,7 +65,11 @@ impl StatusCollector {
         }
         let leader_id = leader.as_ref().map(|leader| leader.pod.as_str());
         let pods = pods.iter().filter_map(|pod| AnnouncedPod::read(pod, leader_id, server_time(pod))).collect();
-        CoordinationSnapshot { leader, checkpoint, pods, terms, newest: newest.flatten(), subscription, unavailable }
+        if audit.is_none() {
+            unavailable.push("the audit".to_owned());
+        }
+        let newest = newest.flatten();
+        CoordinationSnapshot { leader, checkpoint, pods, terms, newest, subscription, audit, unavailable }
     }
 
     /// Adds the server's time to each document, so that ages need no second clock.

@@ -9,12 +9,13 @@ use lease::{CandidateId, LeaseStore, Term, Timing};
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
+use pipeline::audit::AuditStore;
 use pipeline::checkpoint::{CheckpointClaim, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
 use servicebus::administration::AdministrationClient;
 use testkit::mongo::{ScratchDatabase, SharedMongo, shared};
 
-use super::{StatusCollector, SubscriptionMonitor};
+use super::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 use crate::pods::{Announcement, PODS, PodRegistry};
 
 const PIPELINE: &str = "shop";
@@ -82,6 +83,7 @@ fn collector(database: &Database, source: Client) -> StatusCollector {
         views: database.clone(),
         read_models: vec!["orders".into()],
         subscription: SubscriptionMonitor::new(bus, "events", "read-models"),
+        audit: AuditMonitor { store: AuditStore::new(database, PIPELINE), period: None, unauditable: None },
     }
 }
 

@@ -67,6 +67,8 @@ pub struct TestClusterConfig {
     pub with_sequence: bool,
     /// The content of `producer:`.
     pub producer: String,
+    /// The content of `audit:`. Off by default: the audit would repair what a planted defect breaks.
+    pub audit: String,
     /// Further configuration, as lines of YAML.
     pub extra_yaml: String,
     /// Environment variables of every pod, besides `HOSTNAME`.
@@ -86,6 +88,7 @@ impl TestClusterConfig {
             lease: LeaseTimings::default(),
             with_sequence: true,
             producer: "start: beginning, checkpoint: 200ms, body: bson".into(),
+            audit: "enabled: false".into(),
             extra_yaml: String::new(),
             environment: vec![],
             pod_program: None,
@@ -104,7 +107,7 @@ impl TestClusterConfig {
             lease: self.lease,
             connection_string: &connection_string(broker),
             topic: TOPIC,
-            extra_yaml: &format!("producer: {{ {} }}\n{}", self.producer, self.extra_yaml),
+            extra_yaml: &format!("producer: {{ {} }}\naudit: {{ {} }}\n{}", self.producer, self.audit, self.extra_yaml),
         };
         config.to_yaml()
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use admin::PipelineStatus;
-use admin::status::{PodRole, ProblemSeverity, TermState, TermStatus};
+use admin::status::{AuditRound, AuditState, AuditStatus, PodRole, ProblemSeverity, TermState, TermStatus};
 
 use crate::cli::table::{plural, render_table};
 
@@ -22,7 +22,7 @@ pub(super) fn render_status(status: &PipelineStatus) -> String {
 
 fn write_summary(text: &mut String, status: &PipelineStatus) {
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<16}{value}\n"));
-    line("pipeline", format!("{} ({})", status.pipeline, if status.healthy { "healthy" } else { "not healthy" }));
+    line("pipeline", format!("{} ({})", status.pipeline, health_text(status)));
     line("leader", leader_text(status));
     line("lag", lag_text(status));
     let latency = status.latency.as_ref();
@@ -39,6 +39,47 @@ fn write_summary(text: &mut String, status: &PipelineStatus) {
     line("parked", or_unknown(status.parked_aggregates().map(|count| plural(count, "aggregate"))));
     line("rejected", or_unknown(status.rejected_events().map(|count| plural(count, "event"))));
     line("dead letters", or_unknown(status.subscription.dead_letters));
+    line("audit", status.audit.as_ref().map_or_else(|| UNKNOWN.to_owned(), audit_text));
+}
+
+/// A pipeline that nobody compares with its source is never only "healthy".
+fn health_text(status: &PipelineStatus) -> String {
+    let health = if status.healthy { "healthy" } else { "not healthy" };
+    match status.audit.as_ref().map(|audit| audit.state) {
+        Some(AuditState::Unaudited) => format!("{health}, unaudited"),
+        Some(AuditState::Unauditable) => format!("{health}, unauditable"),
+        Some(AuditState::Pending | AuditState::Walking | AuditState::Waiting | AuditState::Resting) | None => {
+            health.to_owned()
+        }
+    }
+}
+
+fn audit_text(audit: &AuditStatus) -> String {
+    let reason = audit.reason.as_deref().unwrap_or_default();
+    let last = audit.last.as_ref().map_or_else(
+        || "no round has ended yet".to_owned(),
+        |last| {
+            let ago = last.ended_seconds_ago.map_or_else(String::new, |ago| format!(" {} ago", format_long(ago)));
+            format!("last round{ago}: {}", round_text(last))
+        },
+    );
+    let round = |round: &Option<AuditRound>| round.as_ref().map(round_text).unwrap_or_default();
+    match audit.state {
+        AuditState::Unaudited => "unaudited: the audit is off, or there is no read model".to_owned(),
+        AuditState::Unauditable => format!("unauditable: {reason}"),
+        AuditState::Pending => "no pod has started it yet".to_owned(),
+        AuditState::Resting => last,
+        AuditState::Walking => format!("now {}; {last}", round(&audit.round)),
+        AuditState::Waiting => {
+            let suspects = plural(audit.suspects, "aggregate");
+            format!("now {}, waits for the {reason} of {suspects}; {last}", round(&audit.round))
+        }
+    }
+}
+
+fn round_text(round: &AuditRound) -> String {
+    let skipped = if round.skipped > 0 { format!(", {} skipped", round.skipped) } else { String::new() };
+    format!("{} compared{skipped}, {} found, {} healed", plural(round.compared, "aggregate"), round.found, round.healed)
 }
 
 fn leader_text(status: &PipelineStatus) -> String {
@@ -218,6 +259,7 @@ sessions        unknown
 parked          unknown
 rejected        unknown
 dead letters    1
+audit           unknown
 
 read model  documents  last applied  parked
 orders      12         250 ms ago    unknown
@@ -229,5 +271,24 @@ term  pod    started                   ended
 warning   1 dead letter is on Service Bus
 ";
         assert_eq!(render_status(&status.evaluated()), expected);
+    }
+
+    #[test]
+    fn an_unproven_pipeline_is_not_only_healthy() {
+        let with_audit = |audit: AuditStatus| PipelineStatus {
+            healthy: true,
+            audit: Some(audit),
+            ..PipelineStatus::unknown("shop", CollectionInfo::default())
+        };
+        let off = render_status(&with_audit(AuditStatus::new(AuditState::Unaudited)));
+        assert!(off.contains("shop (healthy, unaudited)"), "{off}");
+        let reason = Some("no sequence".to_owned());
+        let impossible = render_status(&with_audit(AuditStatus { reason, ..AuditStatus::new(AuditState::Unauditable) }));
+        assert!(impossible.contains("shop (healthy, unauditable)"), "{impossible}");
+        assert!(impossible.contains("audit           unauditable: no sequence"), "{impossible}");
+        let last = AuditRound { compared: 9, found: 1, healed: 1, ended_seconds_ago: Some(61.0), ..AuditRound::default() };
+        let resting = render_status(&with_audit(AuditStatus { last: Some(last), ..AuditStatus::new(AuditState::Resting) }));
+        let expected = "audit           last round 1 min 1 s ago: 9 aggregates compared, 1 found, 1 healed";
+        assert!(resting.contains(expected), "{resting}");
     }
 }
