@@ -34,6 +34,11 @@ pub(crate) const BENCHES: &[BenchProgram] = &[
         binary: "consumer",
         measures: "throughput of a pod that applies a backlog, next to raw cursor transactions in the same run; long sessions, short sessions, buckets, sequences committed out of order",
     },
+    BenchProgram {
+        name: "audit",
+        binary: "audit",
+        measures: "a round of the audit over 1,000,000 aggregates and 5,000,000 events: time, CPU, memory; live throughput with the audit off and on",
+    },
 ];
 
 pub(crate) const SOAKS: &[BenchProgram] = &[
@@ -56,6 +61,11 @@ pub(crate) const SOAKS: &[BenchProgram] = &[
         name: "consumer",
         binary: "soak-consumer",
         measures: "200,000 events while pods, primary and broker are killed, one pod is paused past its locks, messages are republished, one event rejected: read models equal a fold of the source",
+    },
+    BenchProgram {
+        name: "audit",
+        binary: "soak-audit",
+        measures: "100,000 events while the bus loses messages for good, a topic is purged, a subscription deleted and made again, pods and primary killed: after the audit read models equal a fold of the source; --minutes 60: no false alarm",
     },
     BenchProgram {
         name: "stops",
