@@ -139,7 +139,8 @@ fn warning(code: &str, text: String) -> PipelineProblem {
 mod tests {
     use super::*;
     use crate::status::{
-        AuditRound, AuditState, AuditStatus, CheckpointStatus, CollectionInfo, LeaderStatus, ParkedCount, PodProblem, PodRole, PodStatus, RejectedCount,
+        AuditRound, AuditState, AuditStatus, CheckpointStatus, CollectionInfo, LeaderStatus, ParkedCount, PodProblem,
+        PodRole, PodStatus, RejectedCount,
     };
     use crate::time::WallTime;
 

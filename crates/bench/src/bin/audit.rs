@@ -17,7 +17,8 @@ use testkit::mongo::{ScratchDatabase, SharedMongo};
 use tokio::time::sleep;
 
 const PIPELINE: &str = "audited";
-const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1 }, $set: { last: $$event.version } } } }\n";
+const READ_MODELS: &str =
+    "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1 }, $set: { last: $$event.version } } } }\n";
 const PATIENCE: Duration = Duration::from_secs(3_600);
 
 struct AuditBench {
@@ -34,9 +35,8 @@ struct AuditBench {
 
 #[tokio::main]
 async fn main() {
-    let argument = |at: usize, default: u64| {
-        std::env::args().nth(at).map_or(default, |given| given.parse().expect("a number"))
-    };
+    let argument =
+        |at: usize, default: u64| std::env::args().nth(at).map_or(default, |given| given.parse().expect("a number"));
     let (aggregates, each, live) = (argument(1, 1_000_000), argument(2, 5), argument(3, 60_000));
     let mut bench = AuditBench::set_up(aggregates, each, live).await;
     let (seconds, pod, server, rss) = bench.measure_round(aggregates).await;
@@ -76,7 +76,11 @@ impl AuditBench {
             doc! { "_id": id, "epoch": 1_i64, "position": "82", "sequence": sequence, "eventId": 1, "format": 1_i64 }
         })
         .await;
-        println!("{aggregates} aggregates, {} events written in {:.0} s", aggregates * each, began.elapsed().as_secs_f64());
+        println!(
+            "{aggregates} aggregates, {} events written in {:.0} s",
+            aggregates * each,
+            began.elapsed().as_secs_f64()
+        );
         Self { folder, mongo, database, broker, server, live, written: 0 }
     }
 

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::message_loss::MessageLoss;
 pub use super::consumer_soak::Error;
-use super::soak_read_models;
 use super::producer_soak::{self, ProducerSoakOptions};
+use super::soak_read_models;
 
 const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// After the last write: as long as rounds follow each other, something may be found.

@@ -259,8 +259,7 @@ fn counter_samples(
     audited: &audit::AuditCounts,
 ) -> Vec<PodSample> {
     let consumer::ConsumerCounts { sessions, events, .. } = consumed;
-    let stations =
-        [captured.samples(), published.samples(), sessions.samples(), events.samples(), audited.samples()];
+    let stations = [captured.samples(), published.samples(), sessions.samples(), events.samples(), audited.samples()];
     let to_pod_sample = |MetricSample { name, help, label, value }| {
         let labels = label.into_iter().map(|(label, value)| (label, value.to_owned())).collect();
         PodSample { name, help, labels, value }

@@ -63,7 +63,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 async fn run_round(config: &Config, args: &Args) -> anyhow::Result<AuditTotals> {
     let dependencies = connect::producer_dependencies(config, COMMAND_TIMEOUT).await?;
     let Some(views) = connect::read_model_database(config).await? else {
-        bail!(ExitReason::Misconfigured.with_message("there is nothing to audit: `read_models` declares no read model"));
+        bail!(
+            ExitReason::Misconfigured.with_message("there is nothing to audit: `read_models` declares no read model")
+        );
     };
     let view = &config.consumer.view;
     let filtered = !config.producer.capture.filter.is_empty();
@@ -115,8 +117,14 @@ fn report(totals: &AuditTotals, args: &Args) -> anyhow::Result<()> {
 
 fn summary(totals: &AuditTotals) -> String {
     let AuditTotals { parked, regressed, before_start, unusable, .. } = *totals;
-    let reasons = [(parked, "parked"), (regressed, "regressed"), (before_start, "older than the pipeline"), (unusable, "unusable")];
-    let reasons: Vec<_> = reasons.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!("{count} {why}")).collect();
+    let reasons = [
+        (parked, "parked"),
+        (regressed, "regressed"),
+        (before_start, "older than the pipeline"),
+        (unusable, "unusable"),
+    ];
+    let reasons: Vec<_> =
+        reasons.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!("{count} {why}")).collect();
     let skipped = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
     format!(
         "{} compared, {} skipped{skipped}, {} with missing events",

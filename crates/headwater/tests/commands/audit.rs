@@ -53,9 +53,7 @@ async fn recreate_subscription(fixture: &CliFixture) {
 /// Receives and completes every message.
 async fn purge(fixture: &CliFixture) {
     let client = Client::new(&fixture.broker.connection_string(), servicebus::Config::default()).unwrap();
-    while let Some(mut session) =
-        client.accept_next_session(SUBSCRIPTION, Duration::from_millis(500)).await.unwrap()
-    {
+    while let Some(mut session) = client.accept_next_session(SUBSCRIPTION, Duration::from_millis(500)).await.unwrap() {
         let messages = session.receive(100, Duration::from_millis(200)).await.unwrap();
         session.settle(&messages, Settlement::Complete).await.unwrap();
         session.close().await.unwrap();
@@ -151,7 +149,10 @@ async fn without_the_audit_a_lost_tail_stays_lost() {
     // A round on request: first only a report, then the healing.
     let before = audit_document(&fixture).await;
     let dry = fixture.run(&["audit", "--all", "--dry-run", "--json"]).await;
-    assert_eq!((dry.json()["compared"].clone(), dry.json()["found"].clone(), dry.status.code()), (json!(11), json!(10), Some(4)));
+    assert_eq!(
+        (dry.json()["compared"].clone(), dry.json()["found"].clone(), dry.status.code()),
+        (json!(11), json!(10), Some(4))
+    );
     assert!(dry.stderr.contains("10 aggregates miss events"), "{}", dry.stderr);
     assert_eq!((totals(&fixture).await, audit_document(&fixture).await), (100, before));
     let healed = fixture.run(&["audit", "--all"]).await;

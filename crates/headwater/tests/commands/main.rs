@@ -1,7 +1,7 @@
 //! The commands of an operator: the built binary, a real MongoDB and the real broker.
 
-mod build_info;
 mod audit;
+mod build_info;
 mod check;
 mod checkpoint;
 mod completions;

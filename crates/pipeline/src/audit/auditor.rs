@@ -243,7 +243,13 @@ impl Auditor {
             self.check_auditable().await?;
             let progress = self.begin_round(false).await?;
             let mut sink = ProgressSink { store: Some((&self.store, &self.id)), on_progress: &mut |_, _| {} };
-            let mut round = Round { auditor: self, scope, mode: HealingMode::Background, budget: self.config.budget_percent, progress };
+            let mut round = Round {
+                auditor: self,
+                scope,
+                mode: HealingMode::Background,
+                budget: self.config.budget_percent,
+                progress,
+            };
             round.walk(&mut sink).await?;
             self.store.end_round(&self.id).await?;
             let AuditTotals { compared, found, healed, .. } = round.progress.totals;

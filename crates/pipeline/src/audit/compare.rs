@@ -9,7 +9,9 @@ pub enum AggregateState {
     /// The cursor has reached the source.
     Current,
     /// The events above `cursor` are not applied; `None`: no event is.
-    Behind { cursor: Option<i64> },
+    Behind {
+        cursor: Option<i64>,
+    },
     Skipped(SkipReason),
 }
 

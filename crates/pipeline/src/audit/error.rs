@@ -48,7 +48,9 @@ impl From<capture::Error> for Error {
 /// Why nothing can be proven about a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnauditableReason {
-    #[error("events without `source.sequence` cannot be audited: a healed event would have no position, and could be applied twice")]
+    #[error(
+        "events without `source.sequence` cannot be audited: a healed event would have no position, and could be applied twice"
+    )]
     NoSequence,
     #[error("a source of kind `documents` cannot be audited yet")]
     Documents,

@@ -300,11 +300,7 @@ impl SliceAuditor {
         self.cursors.read(aggregates).await.map_err(|error| Error::Cursors(Box::new(error)))
     }
 
-    fn cursor_of<'a>(
-        &self,
-        cursors: &'a HashMap<Identity, Cursor>,
-        aggregate: &AggregateId,
-    ) -> Option<&'a Cursor> {
+    fn cursor_of<'a>(&self, cursors: &'a HashMap<Identity, Cursor>, aggregate: &AggregateId) -> Option<&'a Cursor> {
         cursors.get(&self.cursors.identity(aggregate))
     }
 

@@ -131,7 +131,8 @@ impl AuditStore {
     }
 
     pub(super) async fn end_round(&self, id: &str) -> Result<(), Error> {
-        let found = doc! { "$add": [{ "$ifNull": ["$foundTotal", 0_i64] }, { "$ifNull": ["$round.totals.found", 0_i64] }] };
+        let found =
+            doc! { "$add": [{ "$ifNull": ["$foundTotal", 0_i64] }, { "$ifNull": ["$round.totals.found", 0_i64] }] };
         let ended = doc! { "$mergeObjects": ["$round", { "endedAt": "$$NOW" }] };
         let stages = vec![
             doc! { "$set": { "last": ended, "foundTotal": found } },

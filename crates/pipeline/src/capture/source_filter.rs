@@ -31,8 +31,7 @@ impl SourceFilter {
         namespace: &Namespace,
         documents: &[&RawDocument],
     ) -> Result<Vec<(usize, RawDocumentBuf)>, Error> {
-        let passed =
-            filter::apply(&self.source_client, now, namespace, SyntheticOperation::Insert, documents).await?;
+        let passed = filter::apply(&self.source_client, now, namespace, SyntheticOperation::Insert, documents).await?;
         let document = |passed: filter::FilteredDocument| match passed.document {
             Some(document) => Ok((passed.at, document)),
             None => Err(Error::Unreadable { problem: "has no `fullDocument`" }),

@@ -10,5 +10,5 @@ mod feed;
 mod walk;
 
 pub use error::Error;
-pub use feed::{Feed, FedEvents};
+pub use feed::{FedEvents, Feed};
 pub use walk::{SourceHead, SourceSlice, SourceWalk, WalkPosition};

@@ -279,9 +279,7 @@ pub(crate) fn event(order: impl Into<Bson>, version: i64) -> TestEvent {
 
 /// Versions 1 to `last` of so many orders, in turn.
 pub(crate) fn events(orders: usize, last: i64) -> Vec<TestEvent> {
-    (1..=last)
-        .flat_map(|version| (0..orders).map(move |order| event(format!("order-{order:03}"), version)))
-        .collect()
+    (1..=last).flat_map(|version| (0..orders).map(move |order| event(format!("order-{order:03}"), version))).collect()
 }
 
 pub(crate) fn fold(events: &[TestEvent]) -> BTreeMap<String, Vec<i64>> {
@@ -302,7 +300,10 @@ impl TestEvent {
         let document = RawDocumentBuf::try_from(&self.document()).unwrap();
         let position = u32::try_from(self.version).unwrap();
         ChangeEvent {
-            token: token_at(position, self.order.to_string().bytes().fold(1, |sum: u32, byte| sum.wrapping_mul(31) ^ u32::from(byte))),
+            token: token_at(
+                position,
+                self.order.to_string().bytes().fold(1, |sum: u32, byte| sum.wrapping_mul(31) ^ u32::from(byte)),
+            ),
             operation: Operation::Insert,
             namespace: Arc::new(Namespace::new(database, "events")),
             key: self.document().get("_id").unwrap().clone(),

@@ -29,10 +29,8 @@ async fn a_pipeline_from_now_is_audited_above_its_cursors() {
 #[tokio::test]
 async fn filtered_events_are_neither_missed_nor_healed() {
     let mut fixture = AuditFixture::start("audit_filter").await;
-    fixture.capture.filter = vec![
-        doc! { "$match": { "fullDocument.type": "Added" } },
-        doc! { "$unset": "fullDocument.secret" },
-    ];
+    fixture.capture.filter =
+        vec![doc! { "$match": { "fullDocument.type": "Added" } }, doc! { "$unset": "fullDocument.secret" }];
     let hidden = |order: &str, version| TestEvent { event_type: "Hidden", ..event(order, version) };
     let passing = [event("order-000", 1), event("order-001", 1), event("order-002", 2)];
     let lost = event("order-001", 3);

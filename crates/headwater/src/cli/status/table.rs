@@ -283,11 +283,14 @@ warning   1 dead letter is on Service Bus
         let off = render_status(&with_audit(AuditStatus::new(AuditState::Unaudited)));
         assert!(off.contains("shop (healthy, unaudited)"), "{off}");
         let reason = Some("no sequence".to_owned());
-        let impossible = render_status(&with_audit(AuditStatus { reason, ..AuditStatus::new(AuditState::Unauditable) }));
+        let impossible =
+            render_status(&with_audit(AuditStatus { reason, ..AuditStatus::new(AuditState::Unauditable) }));
         assert!(impossible.contains("shop (healthy, unauditable)"), "{impossible}");
         assert!(impossible.contains("audit           unauditable: no sequence"), "{impossible}");
-        let last = AuditRound { compared: 9, found: 1, healed: 1, ended_seconds_ago: Some(61.0), ..AuditRound::default() };
-        let resting = render_status(&with_audit(AuditStatus { last: Some(last), ..AuditStatus::new(AuditState::Resting) }));
+        let last =
+            AuditRound { compared: 9, found: 1, healed: 1, ended_seconds_ago: Some(61.0), ..AuditRound::default() };
+        let resting =
+            render_status(&with_audit(AuditStatus { last: Some(last), ..AuditStatus::new(AuditState::Resting) }));
         let expected = "audit           last round 1 min 1 s ago: 9 aggregates compared, 1 found, 1 healed";
         assert!(resting.contains(expected), "{resting}");
     }
