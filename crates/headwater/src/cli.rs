@@ -65,7 +65,7 @@ impl CliCommand {
 pub(crate) async fn run(command: CliCommand) -> anyhow::Result<()> {
     match command {
         CliCommand::Dev(args) => dev::run(args).await,
-        CliCommand::Run(args) => run::run(args).await,
+        CliCommand::Run(args) => Box::pin(run::run(args)).await,
         CliCommand::Broker(args) => broker::run(args).await,
         CliCommand::Check(args) => check::run(args).await,
         CliCommand::Topology(args) => topology::run(args).await,
