@@ -13,7 +13,7 @@ use crate::fixture::{CliFixture, SOON};
 const SUBSCRIPTION: &str = "events/Subscriptions/read-models";
 const MODELS: &str =
     "read_models: { database: VIEWS, totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }\n";
-const OFTEN: &str = "audit: { period: 2s, budget_percent: 100 }\n";
+const OFTEN: &str = "audit: { period: 6s, budget_percent: 100 }\n";
 const OFF: &str = "audit: { enabled: false }\n";
 
 /// Ten orders of three events are published and acknowledged, and no pod applies them: they are all on the subscription.
@@ -77,7 +77,8 @@ async fn totals(fixture: &CliFixture) -> i64 {
     let mut found = collection.find(doc! {}).await.unwrap();
     let mut sum = 0;
     while found.advance().await.unwrap() {
-        sum += i64::from(found.deserialize_current().unwrap().get_i32("total").unwrap_or_default());
+        let total = found.deserialize_current().unwrap().get("total").cloned();
+        sum += total.and_then(|total| total.as_i64().or_else(|| total.as_i32().map(i64::from))).unwrap_or_default();
     }
     sum
 }
@@ -108,25 +109,31 @@ async fn status(fixture: &CliFixture) -> Value {
     fixture.run(&["status", "--json"]).await.json()
 }
 
+/// The codes of the problems that the audit reports; the server of a test may have others.
+fn audit_problems(status: &Value) -> Vec<String> {
+    let codes =
+        status["problems"].as_array().unwrap().iter().map(|problem| problem["code"].as_str().unwrap().to_owned());
+    codes.filter(|code| code.starts_with("audit_") || code == "events_missing").collect()
+}
+
 #[tokio::test]
 async fn a_lost_tail_is_healed_without_an_operator() {
     let fixture = configured("audit_deleted", OFTEN).await;
     recreate_subscription(&fixture).await;
     let pod = fixture.start_pod("pod-1");
     wait_for_total(&fixture, 60).await;
-    let problems = wait_for("status to say so", SOON, async || {
+    wait_for("status to say so", SOON, async || {
         let status = status(&fixture).await;
         let audit = &status["audit"];
         let is_found = audit["last"]["found"] == 10 || audit["round"]["found"] == 10;
-        if is_found { Ok(status["problems"].clone()) } else { Err(status) }
+        if is_found && audit_problems(&status).contains(&"audit_found".to_owned()) { Ok(()) } else { Err(status) }
     })
     .await;
-    assert!(problems.as_array().unwrap().iter().any(|problem| problem["code"] == "audit_found"), "{problems}");
     // The alarm ends with the first round that finds nothing.
     wait_for("the alarm to end", SOON, async || {
         let status = status(&fixture).await;
         let audit = &status["audit"];
-        if audit["last"]["found"] == 0 && status["problems"] == json!([]) { Ok(()) } else { Err(status) }
+        if audit["last"]["found"] == 0 && audit_problems(&status).is_empty() { Ok(()) } else { Err(status) }
     })
     .await;
     assert_eq!(totals(&fixture).await, 60, "nothing is applied twice");
@@ -142,8 +149,8 @@ async fn without_the_audit_a_lost_tail_stays_lost() {
     // Another aggregate flows; nobody looks for the lost ones.
     fixture.insert("another", 1, "Added", doc! { "amount": 100 }).await;
     wait_for_total(&fixture, 100).await;
-    let text = fixture.run(&["status"]).await.success();
-    assert!(text.contains("shop (healthy, unaudited)"), "{text}");
+    let text = fixture.run(&["status"]).await.stdout;
+    assert!(text.contains("healthy, unaudited)"), "{text}");
     assert_eq!(status(&fixture).await["audit"]["state"], "unaudited");
     assert_eq!(totals(&fixture).await, 100);
     // A round on request: first only a report, then the healing.
@@ -221,14 +228,14 @@ async fn the_audit_finds_nothing_under_load_and_takeovers() {
 }
 
 #[tokio::test]
-async fn an_overdue_audit_is_not_healthy_but_ready() {
+async fn an_overdue_audit_is_not_healthy() {
     let fixture = CliFixture::new("audit_overdue", "").await;
     reconfigure(&fixture, "audit: { period: 1h }\n").await;
     fixture.run(&["topology", "apply"]).await.success();
     fixture.insert("order-1", 1, "Added", doc! { "amount": 1 }).await;
     let pod = fixture.start_pod("pod-1");
     wait_for_rounds(&fixture, 1).await;
-    assert_eq!(status(&fixture).await["healthy"], true);
+    assert_eq!(audit_problems(&status(&fixture).await), [""; 0]);
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
     // As if the last round had ended two hours ago.
@@ -236,9 +243,8 @@ async fn an_overdue_audit_is_not_healthy_but_ready() {
     let long_ago = doc! { "$dateSubtract": { "startDate": "$$NOW", "unit": "hour", "amount": 2 } };
     audits.update_one(doc! { "_id": "shop" }, vec![doc! { "$set": { "last.endedAt": long_ago } }]).await.unwrap();
     let status = fixture.run(&["status", "--json"]).await;
-    let (problems, code) = (status.json()["problems"].clone(), status.status.code());
-    assert!(problems.as_array().unwrap().iter().any(|problem| problem["code"] == "audit_overdue"), "{problems}");
-    assert_eq!(code, Some(4));
+    assert_eq!(audit_problems(&status.json()), ["audit_overdue"]);
+    assert_eq!(status.status.code(), Some(4));
 }
 
 #[tokio::test]
