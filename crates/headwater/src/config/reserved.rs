@@ -6,7 +6,7 @@ use pipeline::{publish::rejected, stored::claim_check};
 
 use crate::{delivery_limit, pods, step_down_requests};
 
-pub(crate) const COORDINATION_COLLECTIONS: [&str; 9] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 10] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
