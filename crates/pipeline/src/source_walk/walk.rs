@@ -6,13 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mongodb::bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, doc};
+use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
 use mongodb::options::{Collation, Hint, ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Client, ClientSession, Collection};
 use tokio::time::timeout;
 
 use super::error::Error;
 use crate::event::{AggregateId, Namespace};
+use crate::sequence::read_sequence;
 use crate::source::SourceConfig;
 use crate::stored::Identity;
 
@@ -179,7 +180,7 @@ impl SourceWalk {
     fn parse_key(&self, key: &RawDocument) -> Option<IndexKey> {
         let value = |name: &str| key.get(name).ok().flatten();
         let aggregate = Bson::try_from(value(&self.aggregate)?).ok()?;
-        Some(IndexKey { aggregate, sequence: value(&self.sequence).and_then(whole_number) })
+        Some(IndexKey { aggregate, sequence: value(&self.sequence).and_then(read_sequence) })
     }
 }
 
@@ -207,16 +208,6 @@ fn usable_heads(groups: Vec<IndexKey>) -> (Vec<SourceHead>, u64) {
     let heads: Vec<SourceHead> = usable.collect();
     let unusable = (all - heads.len()) as u64;
     (heads, unusable)
-}
-
-fn whole_number(value: RawBsonRef<'_>) -> Option<i64> {
-    match value {
-        RawBsonRef::Int32(number) => Some(number.into()),
-        RawBsonRef::Int64(number) => Some(number),
-        #[expect(clippy::cast_possible_truncation, reason = "integral, and below the precision limit of a double")]
-        RawBsonRef::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => Some(number as i64),
-        _ => None,
-    }
 }
 
 /// The collation of the index, which `capture` checks.
