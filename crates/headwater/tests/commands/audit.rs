@@ -246,14 +246,3 @@ async fn an_overdue_audit_is_not_healthy() {
     assert_eq!(audit_problems(&status.json()), ["audit_overdue"]);
     assert_eq!(status.status.code(), Some(4));
 }
-
-#[tokio::test]
-async fn a_pipeline_without_a_sequence_is_unauditable() {
-    let fixture = CliFixture::new("audit_unauditable", MODELS).await;
-    let without_sequence = ["--set", "producer.start=now", "--set", "source.kind=documents"];
-    let status = fixture.run(&[&["status"][..], &without_sequence].concat()).await;
-    assert!(status.stdout.contains("unauditable"), "{}", status.stdout);
-    let audit = fixture.run(&[&["audit"][..], &without_sequence].concat()).await;
-    assert_eq!(audit.status.code(), Some(1));
-    assert!(audit.stderr.contains("cannot be audited"), "{}", audit.stderr);
-}

@@ -308,7 +308,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "",
         "# three at once\npod: 1\nproducer: { body: xml, drain: 1y }\n",
-        "line 5, column 1: `pod` is not a known key; known keys: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`, `admin`, `telemetry`\nline 6, column 19: `producer.body` is `xml`, but must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, but must be a duration from 0s to 10m, such as `10s`",
+        "line 5, column 1: `pod` is not a known key; known keys: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`, `audit`, `admin`, `telemetry`\nline 6, column 19: `producer.body` is `xml`, but must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, but must be a duration from 0s to 10m, such as `10s`",
     ),
     (
         "",
