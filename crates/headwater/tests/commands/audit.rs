@@ -30,7 +30,8 @@ async fn publish_without_consumers(fixture: &CliFixture) {
     wait_for("all events to be on the subscription", SOON, async || {
         let subscription = administration.get(SUBSCRIPTION).await.unwrap().expect("the subscription exists");
         match subscription.count("ActiveMessageCount") {
-            Some(30) => Ok(()),
+            // An event that is written while the snapshot runs may be there twice.
+            Some(count) if count >= 30 => Ok(()),
             count => Err(count),
         }
     })
