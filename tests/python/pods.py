@@ -91,6 +91,8 @@ class Cluster:
         self.config.write_text(config.format(uri=uri, name=self.name, bus=self.broker.connection_string))
         self.mongo = pymongo.MongoClient(uri, serverSelectionTimeoutMS=10_000)
         self.events = self.mongo[self.name]["events"]
+        # The audit reads along this index.
+        self.events.create_index([("aggregateId", 1), ("version", 1)])
         self.coordination = self.mongo[f"{self.name}_coordination"]
         self.views = self.mongo[f"{self.name}_views"]
         self.pods = {}
