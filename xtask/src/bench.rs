@@ -1,4 +1,4 @@
-//! `bench`, `soak` and `verify-lease`: separate programs, built in release mode and run with the forwarded arguments.
+//! `bench`, `soak`, `fuzz` and `verify-lease`: separate programs, run with the forwarded arguments; all but `fuzz` are built in release mode.
 
 use std::path::Path;
 
@@ -103,6 +103,12 @@ pub(crate) fn run_named(root: &Path, programs: &[BenchProgram], kind: &str, argu
 
 pub(crate) fn verify_lease(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
     release(root, "lease-model", "verify_lease", forwarded)
+}
+
+/// In a debug build: overflow checks and assertions are part of the search.
+pub(crate) fn fuzz(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
+    let mut command = cargo(root, ["run", "--locked", "--quiet", "--package", "fuzz"]);
+    run(command.arg("--").args(&forwarded.arguments))
 }
 
 fn release(root: &Path, package: &str, binary: &str, forwarded: &ForwardedArgs) -> anyhow::Result<()> {

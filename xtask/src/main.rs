@@ -39,6 +39,8 @@ enum XtaskCommand {
     /// Write the files of the image to a folder, for `Dockerfile`
     #[command(hide = true)]
     RootFilesystem(release::root_filesystem::Args),
+    /// Fuzz everything that reads bytes from outside, a minute for each target; `-- --minutes M` for longer, `-- --help` for the rest
+    Fuzz(bench::ForwardedArgs),
     /// Explore the model of the lease protocol exhaustively and print the states and the result
     VerifyLease(bench::ForwardedArgs),
 }
@@ -64,6 +66,7 @@ fn run_command(command: XtaskCommand) -> anyhow::Result<()> {
         XtaskCommand::Image(arguments) => release::image::build(&root, &arguments),
         XtaskCommand::Dist(arguments) => release::dist::make_archive(&root, &arguments),
         XtaskCommand::RootFilesystem(arguments) => release::root_filesystem::write_folders(&root, &arguments),
+        XtaskCommand::Fuzz(passed) => bench::fuzz(&root, &passed),
         XtaskCommand::VerifyLease(passed) => bench::verify_lease(&root, &passed),
     }
 }

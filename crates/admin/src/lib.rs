@@ -13,8 +13,9 @@
 //! component, except that `/api/status` waits up to half a second for a status that is not out of date. It changes nothing itself: operator actions are done by the [`OperatorActions`] that it is given.
 //!
 //! Reading order: [`liveness`] and [`health`] (probes), [`status`] and [`problems`] (the status document and its evaluation), [`latency`]
-//! and [`metrics`] (numbers), [`status_cache`], [`operator`] (token and actions), [`server`].
+//! and [`metrics`] (numbers), [`status_cache`], [`operator`] (token and actions), [`server`] with `open_connections`, `allowed_hosts` and `tls`.
 
+mod allowed_hosts;
 mod dashboard;
 mod exposition;
 pub mod health;
@@ -22,6 +23,7 @@ pub mod history;
 pub mod latency;
 pub mod liveness;
 pub mod metrics;
+mod open_connections;
 pub mod operator;
 mod operator_routes;
 pub mod problems;
@@ -30,6 +32,7 @@ pub mod server;
 pub mod status;
 pub mod status_cache;
 mod time;
+mod tls;
 
 pub use health::{PodHealth, PodServiceHealth, Readiness};
 pub use history::HistoryPoint;
@@ -41,3 +44,4 @@ pub use server::{AdminServer, Error, PodTelemetry, RunningServer};
 pub use status::PipelineStatus;
 pub use status_cache::StatusCache;
 pub use time::WallTime;
+pub use tls::{AdminTlsError, AdminTlsFiles};

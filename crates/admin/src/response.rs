@@ -4,12 +4,16 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::StatusCode;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use serde::Serialize;
 
 pub(crate) type AdminResponse = hyper::Response<Full<Bytes>>;
+
+const CROSS_ORIGIN_OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
 
 /// Allows only files of this pod and nothing inline, so that markup in a name cannot run.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
@@ -26,6 +30,9 @@ pub(crate) fn build(status: StatusCode, content_type: &'static str, body: impl I
         (REFERRER_POLICY, "no-referrer"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
+        (CROSS_ORIGIN_OPENER_POLICY, "same-origin"),
+        (CROSS_ORIGIN_RESOURCE_POLICY, "same-origin"),
+        (PERMISSIONS_POLICY, "camera=(), geolocation=(), microphone=()"),
     ] {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
@@ -59,6 +66,15 @@ fn method_not_allowed(allowed: &'static str, explanation: &str) -> AdminResponse
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, explanation);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
+}
+
+pub(crate) fn wrong_host() -> AdminResponse {
+    let explanation = "this pod does not answer to that host name: use localhost, or add the name to `admin.hosts`\n";
+    text(StatusCode::MISDIRECTED_REQUEST, explanation)
+}
+
+pub(crate) fn too_many_actions() -> AdminResponse {
+    text(StatusCode::SERVICE_UNAVAILABLE, "too many operator actions at once: try again\n")
 }
 
 pub(crate) fn unauthorized() -> AdminResponse {

@@ -1,7 +1,8 @@
 //! The HTTP server of a pod. It has a thread and a tokio runtime of its own, so that a busy pipeline cannot delay a probe.
 //!
 //! Responds from [`PodTelemetry`] and [`StatusCache`], and waits for another component only in an operator action. Limits the number of
-//! connections, the size of a request head, and the time a peer may take. Sends no CORS header: pages of other sites can neither read nor act.
+//! connections, the size of a request head, and the time a peer may take; a new connection never waits for another one to end. Sends no
+//! CORS header: pages of other sites can neither read nor act.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -14,26 +15,29 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::sys::socket::{Backlog, listen};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::allowed_hosts::AllowedHosts;
 use crate::health::{HealthReport, PodHealth};
 use crate::latency::LatencyBuckets;
 use crate::metrics::PodSample;
+use crate::open_connections::{ConnectionSlot, OpenConnections};
 use crate::operator::OperatorAccess;
 use crate::operator_routes::OperatorRoute;
 use crate::response::{self, AdminResponse};
 use crate::status_cache::StatusCache;
+use crate::tls::{AdminTlsError, AdminTlsFiles, ReloadingAcceptor};
 use crate::{dashboard, metrics};
 
-/// A dashboard holds a few connections, a scraper and a probe one each.
-const MAX_CONNECTIONS: usize = 64;
-/// How long a peer may take to send a request head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a peer may take for the TLS handshake, and to send a request head. Also how long an idle connection is kept.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long one connection may last, so that a peer that reads nothing cannot hold it for ever. Browsers reconnect by themselves.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long open requests may take once the pod stops.
@@ -41,6 +45,11 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept. The usual cause is a lack of file descriptors, and retrying at once would only burn a core.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_HEAD: usize = 16 << 10;
+/// Connections that wait to be accepted. With the 128 of the standard library a burst of peers delays a probe by a second: its first packet
+/// is dropped and sent again.
+const BACKLOG: i32 = 1024;
+/// What a connection may buffer: a head, and the beginning of the next request.
+pub(crate) const MAX_BUFFER: usize = 2 * MAX_HEAD;
 
 /// What the server reads from its pod. Implementations must return at once.
 pub trait PodTelemetry: Send + Sync + 'static {
@@ -56,6 +65,8 @@ pub trait PodTelemetry: Send + Sync + 'static {
 pub enum Error {
     #[error("cannot listen on `{address}` for health, metrics and the dashboard")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error("cannot use the TLS files of the admin server")]
+    Tls(#[from] AdminTlsError),
     #[error("cannot start the admin server thread")]
     Thread(#[source] std::io::Error),
     #[error("admin server stopped unexpectedly")]
@@ -67,6 +78,8 @@ pub enum Error {
 pub struct AdminServer {
     listener: TcpListener,
     address: SocketAddr,
+    hosts: Vec<String>,
+    tls: Option<Arc<ReloadingAcceptor>>,
 }
 
 /// A started server.
@@ -79,17 +92,31 @@ pub struct RunningServer {
 
 impl AdminServer {
     pub fn bind(address: SocketAddr) -> Result<Self, Error> {
-        let listen = || {
+        let bind = || {
             let listener = TcpListener::bind(address)?;
+            listen(&listener, Backlog::new(BACKLOG)?)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(Self { listener, address })
+            Ok(Self { listener, address, hosts: vec![], tls: None })
         };
-        listen().map_err(|source| Error::Listen { address, source })
+        bind().map_err(|source| Error::Listen { address, source })
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Host names that requests may use. Local names always work; without names, any name works unless the listener is on loopback.
+    #[must_use]
+    pub fn with_hosts(mut self, hosts: Vec<String>) -> Self {
+        self.hosts = hosts;
+        self
+    }
+
+    /// Serves HTTPS only.
+    pub fn with_tls(mut self, files: AdminTlsFiles) -> Result<Self, Error> {
+        self.tls = Some(Arc::new(ReloadingAcceptor::load(files)?));
+        Ok(self)
     }
 
     /// Serves until `shutdown`. Without `operator` everything is read-only.
@@ -102,7 +129,8 @@ impl AdminServer {
     ) -> Result<RunningServer, Error> {
         let (result_sender, ended) = oneshot::channel();
         let address = self.address;
-        let handler = RequestHandler { pod, status_cache, operator };
+        let hosts = AllowedHosts::of_listener(address, self.hosts.clone());
+        let handler = RequestHandler { pod, status_cache, operator, hosts, connections: Arc::default() };
         let run_server = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
             let result = runtime.and_then(|runtime| runtime.block_on(self.serve(handler, shutdown)));
@@ -115,24 +143,19 @@ impl AdminServer {
 
     async fn serve(self, handler: RequestHandler, shutdown: CancellationToken) -> Result<(), Error> {
         let listener = tokio::net::TcpListener::from_std(self.listener).map_err(Error::Thread)?;
-        let (permits, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
+        let (open, connections) = (Arc::clone(&handler.connections), TaskTracker::new());
+        let reload = self.tls.clone().map(|tls| tokio::spawn(tls.reload_on_change()));
         loop {
-            // Take the permit before accepting, so that surplus peers wait in the kernel's queue and cost no memory.
-            let permit = tokio::select! {
-                () = shutdown.cancelled() => break,
-                // cancel-safe: acquire
-                permit = Arc::clone(&permits).acquire_owned() => permit.expect("the semaphore is never closed"),
-            };
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 // cancel-safe: accept
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        let (handler, shutdown) = (handler.clone(), shutdown.clone());
-                        connections.spawn(async move {
-                            handler.serve_connection(stream, shutdown).await;
-                            drop(permit);
-                        });
+                        let (handler, shutdown, slot) = (handler.clone(), shutdown.clone(), open.open());
+                        let tls = self.tls.clone();
+                        connections.spawn(async move { handler.serve_stream(stream, tls, &slot, shutdown).await });
+                        // The new connection reads its request before others can push it out of the table.
+                        tokio::task::yield_now().await;
                     }
                     Err(error) => {
                         warn!(error = %error, "admin server failed to accept a connection; it retries");
@@ -140,6 +163,9 @@ impl AdminServer {
                     }
                 },
             }
+        }
+        if let Some(reload) = reload {
+            reload.abort();
         }
         connections.close();
         let _ = timeout(SHUTDOWN_GRACE, connections.wait()).await;
@@ -166,21 +192,53 @@ struct RequestHandler {
     pod: Arc<dyn PodTelemetry>,
     status_cache: Arc<StatusCache>,
     operator: Option<OperatorAccess>,
+    hosts: AllowedHosts,
+    connections: Arc<OpenConnections>,
 }
 
 impl RequestHandler {
-    async fn serve_connection(&self, stream: TcpStream, shutdown: CancellationToken) {
-        let respond =
-            service_fn(|request: Request<Incoming>| async { Ok::<_, Infallible>(self.respond(request).await) });
+    async fn serve_stream(
+        &self,
+        stream: TcpStream,
+        tls: Option<Arc<ReloadingAcceptor>>,
+        slot: &ConnectionSlot,
+        shutdown: CancellationToken,
+    ) {
+        let Some(tls) = tls else { return self.serve_connection(stream, slot, shutdown).await };
+        let handshake = timeout(HEAD_TIMEOUT, tls.acceptor().accept(stream));
+        // cancel-safe: a dropped handshake closes the connection
+        let accepted = tokio::select! {
+            accepted = handshake => accepted,
+            () = slot.closed() => return,
+            () = shutdown.cancelled() => return,
+        };
+        match accepted {
+            Ok(Ok(stream)) => self.serve_connection(stream, slot, shutdown).await,
+            Ok(Err(error)) => debug!(error = %error, "TLS handshake failed"),
+            Err(_) => debug!("TLS handshake timed out"),
+        }
+    }
+
+    async fn serve_connection<S>(&self, stream: S, slot: &ConnectionSlot, shutdown: CancellationToken)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let respond = service_fn(|request: Request<Incoming>| async {
+            // Anything else may be closed at any time: it is answered at once, or waits for a newer status.
+            let _in_work = OperatorRoute::from_path(request.uri().path()).map(|_| slot.begin_request());
+            Ok::<_, Infallible>(self.respond(request).await)
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
             .max_header_size(MAX_HEAD)
+            .max_buf_size(MAX_BUFFER)
             .serve_connection(TokioIo::new(stream), respond);
         let mut connection = std::pin::pin!(connection);
         // cancel-safe: the connection is only borrowed, and the last arm ends it gracefully.
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = slot.closed() => Ok(()),
             () = tokio::time::sleep(CONNECTION_TIMEOUT) => Ok(()),
             () = shutdown.cancelled() => {
                 connection.as_mut().graceful_shutdown();
@@ -193,7 +251,11 @@ impl RequestHandler {
     }
 
     async fn respond(&self, request: Request<Incoming>) -> AdminResponse {
+        if !self.hosts.accept(&request) {
+            return response::wrong_host();
+        }
         if let Some(route) = OperatorRoute::from_path(request.uri().path()) {
+            let Some(_action) = self.connections.begin_action() else { return response::too_many_actions() };
             return route.respond(self.operator.as_ref(), request).await;
         }
         match *request.method() {

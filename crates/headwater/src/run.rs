@@ -34,7 +34,7 @@ use crate::step_down_requests::StepDownStore;
 /// the stop begins; the HTTP server stops last. A second signal ends the pod at once, and so does a service that does not stop in time.
 pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow::Result<()> {
     // First: a port that is taken must fail the pod before it touches anything.
-    let listener = AdminListener::bind(config.admin.listen)?;
+    let listener = AdminListener::bind(&config.admin)?;
     let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;
     let views = connect::read_model_database(&config).await?;
     let latency = admin::LatencyHistogram::default();

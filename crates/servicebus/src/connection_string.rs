@@ -119,7 +119,9 @@ fn endpoint(text: &str) -> Result<(&str, Option<u16>), Error> {
         None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
     };
     let port = port.map(|port| port.parse().map_err(|_| Error::Endpoint)).transpose()?;
-    if host.is_empty() { Err(Error::Endpoint) } else { Ok((host, port)) }
+    // A missing `;` makes the key a part of the host, which is logged.
+    let is_host = |letter: char| letter.is_ascii_alphanumeric() || ".-_:%".contains(letter);
+    if host.is_empty() || !host.chars().all(is_host) { Err(Error::Endpoint) } else { Ok((host, port)) }
 }
 
 impl std::str::FromStr for ConnectionString {
@@ -196,6 +198,7 @@ mod tests {
             ("Endpoint=http://x", Error::Endpoint),
             ("Endpoint=sb://", Error::Endpoint),
             ("Endpoint=sb://x:port", Error::Endpoint),
+            ("Endpoint=sb://xSharedAccessKeyName=a,SharedAccessKey=hush", Error::Endpoint),
             ("Endpoint=sb://x;hush", Error::InvalidPart(2)),
             ("Endpoint=sb://x;Endpoint=sb://y", Error::Duplicate("Endpoint")),
             ("Endpoint=sb://x;SharedAccessKey=hush", Error::IncompleteKey),

@@ -57,7 +57,10 @@ impl AdminFixture {
     }
 
     pub(crate) fn start_with(operator: Option<OperatorAccess>) -> Self {
-        let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self::start_server(AdminServer::bind("127.0.0.1:0".parse().unwrap()).unwrap(), operator)
+    }
+
+    pub(crate) fn start_server(server: AdminServer, operator: Option<OperatorAccess>) -> Self {
         let (pod, status_cache, shutdown) =
             (Arc::new(FakePod::default()), Arc::new(StatusCache::default()), CancellationToken::new());
         let address = server.address();
@@ -86,7 +89,7 @@ impl AdminFixture {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
         let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: pod\r\n{headers}{length}connection: close\r\n\r\n{body}");
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}{length}connection: close\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::heartbeats::LoopHeartbeat;
 use super::snapshot::{PodMonitor, PodServices};
+use crate::config::AdminConfig;
 use crate::pods::{Announcer, PodRegistry};
 use crate::status::StatusCollector;
 
@@ -41,11 +42,16 @@ pub(crate) struct AdminService {
 
 impl AdminListener {
     /// Without an address: port 8080 of loopback, or any free port, since several pods may share a machine.
-    pub(crate) fn bind(listen: Option<SocketAddr>) -> anyhow::Result<Self> {
-        let server = match listen {
+    pub(crate) fn bind(config: &AdminConfig) -> anyhow::Result<Self> {
+        let server = match config.listen {
             Some(address) => AdminServer::bind(address)?,
             None => AdminServer::bind(DEFAULT_ADDRESS)
                 .or_else(|_| AdminServer::bind(SocketAddr::new(DEFAULT_ADDRESS.ip(), 0)))?,
+        };
+        let server = server.with_hosts(config.hosts.clone());
+        let server = match &config.tls {
+            Some(files) => server.with_tls(files.clone())?,
+            None => server,
         };
         Ok(Self { server })
     }

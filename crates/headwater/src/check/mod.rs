@@ -79,7 +79,7 @@ impl fmt::Display for CheckFinding {
 /// Checks the configuration alone.
 pub(crate) fn check_offline(config: &Config) -> Vec<CheckFinding> {
     let mut findings = source::check_configuration(config);
-    findings.extend(admin::check_configuration(config.admin.listen, config.admin.token.is_some()));
+    findings.extend(admin::check_configuration(&config.admin));
     findings
 }
 

@@ -53,10 +53,7 @@ pub(super) fn build_config(
             declared: declared.with_file(sources.file_name.map(str::to_owned)),
         },
         audit: build_audit(settings),
-        admin: AdminConfig {
-            listen: parse_optional(settings, "admin.listen", formats::parse_listen),
-            token: secret("admin.token"),
-        },
+        admin: build_admin(settings),
         telemetry: build_telemetry(settings, sources.environment, problems),
         source,
         source_uri,
@@ -154,6 +151,17 @@ fn build_audit(settings: &ResolvedSettings) -> audit::Config {
         budget_percent: read_u32(settings, "audit.budget_percent").get(),
         // An auditor is replaced as late as a leader.
         takeover: build_lease(settings).ttl,
+    }
+}
+
+fn build_admin(settings: &ResolvedSettings) -> AdminConfig {
+    let file = |path| settings.text(path).map(PathBuf::from);
+    let files = file("admin.certificate_file").zip(file("admin.key_file"));
+    AdminConfig {
+        listen: parse_optional(settings, "admin.listen", formats::parse_listen),
+        token: settings.text("admin.token").map(|text| Secret(text.to_owned())),
+        tls: files.map(|(certificate, key)| admin::AdminTlsFiles { certificate, key }),
+        hosts: settings.texts("admin.hosts"),
     }
 }
 

@@ -75,6 +75,9 @@ pub(crate) struct AdminConfig {
     pub(crate) listen: Option<SocketAddr>,
     /// The operator token. `None`: the HTTP server is read-only.
     pub(crate) token: Option<Secret>,
+    pub(crate) tls: Option<admin::AdminTlsFiles>,
+    /// Host names that requests may use, besides local ones.
+    pub(crate) hosts: Vec<String>,
 }
 
 #[derive(Debug)]

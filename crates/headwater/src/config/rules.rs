@@ -25,6 +25,7 @@ pub(super) fn check(
     rules.check_lease();
     rules.check_connections();
     rules.check_service_bus(read_file);
+    rules.check_admin(read_file);
     rules.check_reserved_collections();
     let RuleChecker { problems, .. } = rules;
     config.read_models.check_collections(config, settings, problems);
@@ -192,6 +193,18 @@ impl RuleChecker<'_> {
                 "has `EntityPath={entity}`, but `{TOPIC}` is `{topic}`; write `topic: {entity}`, or remove `EntityPath`"
             );
             self.report(STRING, what);
+        }
+    }
+
+    fn check_admin(&mut self, read_file: ReadFile<'_>) {
+        const FILES: [&str; 2] = ["admin.certificate_file", "admin.key_file"];
+        for (path, other) in [(FILES[0], FILES[1]), (FILES[1], FILES[0])] {
+            let Some(file) = self.settings.text(path).map(str::to_owned) else { continue };
+            if self.settings.text(other).is_none() {
+                self.report(path, format!("is set without `{other}`; set both, or neither"));
+            } else if let Err(error) = read_file(&file) {
+                self.report(path, format!("is `{file}`, which cannot be read ({error}); name a readable PEM file"));
+            }
         }
     }
 

@@ -511,7 +511,25 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         path: "admin.token",
         kind: ValueKind::Secret { check: formats::check_token },
         default: KeyDefault::Optional("the output of openssl rand -hex 16"),
-        about: "Operator token. Requests with it can change things, from the dashboard and over HTTP. Default: no token, and the HTTP server is read-only. The token is sent in clear text: use TLS in front of the pod unless `listen` is a loopback address.",
+        about: "Operator token. Requests with it can change things, from the dashboard and over HTTP. Default: no token, and the HTTP server is read-only. The token is sent in clear text unless TLS is used: set `certificate_file` and `key_file`, or use TLS in front of the pod, unless `listen` is a loopback address.",
+    },
+    ConfigKey {
+        path: "admin.certificate_file",
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("/etc/headwater/tls/tls.crt"),
+        about: "PEM file with the certificate chain of the HTTP server, which then serves only HTTPS; needs `key_file`. Probes and scrapers must use HTTPS too. Both files are read again when they change.",
+    },
+    ConfigKey {
+        path: "admin.key_file",
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("/etc/headwater/tls/tls.key"),
+        about: "PEM file with the private key of `certificate_file`.",
+    },
+    ConfigKey {
+        path: "admin.hosts",
+        kind: ValueKind::Texts,
+        default: KeyDefault::Optional("[headwater.example.com]"),
+        about: "Host names under which clients reach the HTTP server, for example through a proxy. A server on a loopback address answers only to local names and to these; any other server answers to every name unless this is set.",
     },
     ConfigKey {
         path: "telemetry.otlp_endpoint",

@@ -60,7 +60,7 @@ impl PodFixture {
     }
 
     pub(crate) async fn get_of(&self, pod: usize, path: &str) -> PodReply {
-        self.send(pod, &format!("GET {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n")).await
+        self.send(pod, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).await
     }
 
     /// `token`: sent as bearer token.
@@ -74,7 +74,7 @@ impl PodFixture {
     }
 
     async fn request(&self, header: &str, method: &str, path: &str, body: &str) -> PodReply {
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: pod\r\n{header}content-length: {}", body.len());
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{header}content-length: {}", body.len());
         self.send(0, &format!("{head}\r\nconnection: close\r\n\r\n{body}")).await
     }
 

@@ -53,7 +53,7 @@ impl ClusterPod {
     pub async fn metrics(&self) -> Option<PodMetrics> {
         let is_running = self.state() == ProcessState::Running;
         let address = self.running_process().filter(|_| is_running).and_then(find_admin_address)?;
-        let request = "GET /metrics HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n";
+        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         let response = timeout(RESPONSE_TIMEOUT, send_request(address, request)).await;
         response.ok()?.ok().map(|(_, page)| PodMetrics::new(page))
     }

@@ -1,0 +1,148 @@
+//! The open connections of the server, limited without ever making a new one wait.
+//!
+//! A probe must get through whatever other peers do. A connection that waits for its peer (for a handshake, a request head, or the reading
+//! of a response) can be closed at any time: if the table is full, the one that has waited longest makes room. Only a request in work is
+//! kept, and [`RequestGuard`] limits those that may take long.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// A dashboard holds a few connections, a scraper and a probe one each. Each costs at most [`crate::server::MAX_BUFFER`] and a few KiB.
+pub(crate) const MAX_CONNECTIONS: usize = 256;
+/// Operator actions in work. Far below the connections, so that waiting ones are always left to close.
+pub(crate) const MAX_ACTIONS: usize = 16;
+
+#[derive(Default)]
+pub(crate) struct OpenConnections(Mutex<ConnectionTable>);
+
+#[derive(Default)]
+struct ConnectionTable {
+    /// By the order in which they began to wait.
+    waiting: BTreeMap<u64, CancellationToken>,
+    in_work: usize,
+    actions: usize,
+    next: u64,
+}
+
+/// One connection; leaves the table when dropped.
+pub(crate) struct ConnectionSlot {
+    table: Arc<OpenConnections>,
+    closed: CancellationToken,
+    /// Its key while it waits.
+    order: Mutex<Option<u64>>,
+}
+
+/// While it lives, the connection works on a request and is not closed.
+pub(crate) struct RequestGuard<'a>(&'a ConnectionSlot);
+
+/// While it lives, an operator action is in work.
+pub(crate) struct ActionGuard<'a>(&'a OpenConnections);
+
+impl OpenConnections {
+    pub(crate) fn open(self: &Arc<Self>) -> ConnectionSlot {
+        let closed = CancellationToken::new();
+        let mut table = self.lock();
+        if table.waiting.len() + table.in_work >= MAX_CONNECTIONS
+            && let Some((_, longest)) = table.waiting.pop_first()
+        {
+            longest.cancel();
+        }
+        let order = table.add_waiting(closed.clone());
+        ConnectionSlot { table: Arc::clone(self), closed, order: Mutex::new(Some(order)) }
+    }
+
+    /// `None` if too many operator actions are in work.
+    pub(crate) fn begin_action(&self) -> Option<ActionGuard<'_>> {
+        let mut table = self.lock();
+        (table.actions < MAX_ACTIONS).then(|| {
+            table.actions += 1;
+            ActionGuard(self)
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ConnectionTable {
+    fn add_waiting(&mut self, closed: CancellationToken) -> u64 {
+        self.next += 1;
+        self.waiting.insert(self.next, closed);
+        self.next
+    }
+}
+
+impl ConnectionSlot {
+    /// Resolves when the connection has to make room.
+    pub(crate) async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    pub(crate) fn begin_request(&self) -> RequestGuard<'_> {
+        let mut table = self.table.lock();
+        self.leave_waiting(&mut table);
+        table.in_work += 1;
+        RequestGuard(self)
+    }
+
+    fn leave_waiting(&self, table: &mut ConnectionTable) {
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).take();
+        order.and_then(|order| table.waiting.remove(&order));
+    }
+}
+
+impl Drop for RequestGuard<'_> {
+    fn drop(&mut self) {
+        let slot = self.0;
+        let mut table = slot.table.lock();
+        table.in_work -= 1;
+        let order = table.add_waiting(slot.closed.clone());
+        *slot.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
+    }
+}
+
+impl Drop for ActionGuard<'_> {
+    fn drop(&mut self) {
+        self.0.lock().actions -= 1;
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let table = Arc::clone(&self.table);
+        self.leave_waiting(&mut table.lock());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_closes_the_one_that_waited_longest() {
+        let table = Arc::new(OpenConnections::default());
+        let mut slots: Vec<_> = (0..MAX_CONNECTIONS).map(|_| table.open()).collect();
+        // The first works on a request: it is not closed, and waits anew afterwards.
+        drop(slots[0].begin_request());
+        let in_work = slots[1].begin_request();
+        let newest = table.open();
+        assert!(slots[2].closed.is_cancelled());
+        assert!([0, 1, 3].iter().all(|at| !slots[*at].closed.is_cancelled()));
+        drop((in_work, newest));
+        slots.clear();
+        let table = table.lock();
+        assert_eq!((table.waiting.len(), table.in_work), (0, 0));
+    }
+
+    #[test]
+    fn operator_actions_are_limited() {
+        let table = OpenConnections::default();
+        let running: Vec<_> = (0..MAX_ACTIONS).map(|_| table.begin_action().unwrap()).collect();
+        assert!(table.begin_action().is_none());
+        drop(running);
+        assert!(table.begin_action().is_some());
+    }
+}

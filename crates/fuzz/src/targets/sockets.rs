@@ -1,0 +1,139 @@
+//! Running servers, reached over loopback.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use admin::{AdminServer, LatencyBuckets, PodHealth, PodSample, PodTelemetry, RunningServer, StatusCache};
+use amqp::frame::{ProtocolHeader, write_frame};
+use amqp::performative::{Begin, Open};
+use amqp::{Attach, Source, Target};
+use broker::{Broker, Config, StorageLocation};
+use bytes::BytesMut;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+pub(super) const HTTP_WORDS: &[&[u8]] = &[
+    b"GET / HTTP/1.1\r\n",
+    b"host: localhost\r\n",
+    b"content-length: 99999999999999999999\r\n",
+    b"transfer-encoding: chunked\r\n",
+    b"\r\n\r\n",
+    b"ffffffffffffffff\r\n",
+    b"expect: 100-continue\r\n",
+    b"upgrade: websocket\r\n",
+    b"authorization: Bearer ",
+    b"authorization: SharedAccessSignature sr=a&sig=b&se=1&skn=c",
+    b"HTTP/0.9",
+    b"%00",
+    b"..%2f",
+    b"AMQP\x03\x01\x00\x00",
+    b"AMQP\x00\x01\x00\x00",
+    b"\x16\x03\x01",
+];
+
+struct IdlePod;
+
+impl PodTelemetry for IdlePod {
+    fn health(&self, _: Instant) -> PodHealth {
+        PodHealth::default()
+    }
+
+    fn samples(&self) -> Vec<PodSample> {
+        vec![]
+    }
+
+    fn latency(&self) -> LatencyBuckets {
+        LatencyBuckets::default()
+    }
+}
+
+struct Servers {
+    _runtime: Runtime,
+    _admin: RunningServer,
+    _broker: Broker,
+    admin: SocketAddr,
+    broker: SocketAddr,
+}
+
+/// Started once, for the life of the process: a target is a function.
+static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = AdminServer::bind(loopback).expect("a free port");
+    let running = server.start(Arc::new(IdlePod), Arc::new(StatusCache::default()), None, CancellationToken::new());
+    let admin = running.expect("a thread");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let broker = runtime.block_on(Broker::start(Config::new(loopback, StorageLocation::Ephemeral))).expect("a broker");
+    Servers { admin: admin.address(), broker: broker.address(), _admin: admin, _broker: broker, _runtime: runtime }
+});
+
+pub(super) fn send_to_admin(data: &[u8]) {
+    exchange(SERVERS.admin, data);
+}
+
+pub(super) fn send_to_broker(data: &[u8]) {
+    exchange(SERVERS.broker, data);
+}
+
+/// More than a server may hold a peer that has closed its side.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Sends everything, closes the sending side and reads to the end. The server must close, with or without a reply.
+fn exchange(address: SocketAddr, data: &[u8]) {
+    let mut stream = TcpStream::connect(address).expect("the server accepts connections");
+    stream.set_read_timeout(Some(REPLY_TIMEOUT)).expect("a timeout");
+    stream.set_write_timeout(Some(REPLY_TIMEOUT)).expect("a timeout");
+    // The server may close early: both may fail.
+    let _ = stream.write_all(data);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut reply = vec![];
+    let _ = stream.take(1 << 20).read_to_end(&mut reply);
+}
+
+/// Plain AMQP up to two links.
+pub(super) fn amqp_conversations() -> Vec<Vec<u8>> {
+    let mut buffer = BytesMut::from(&ProtocolHeader::Amqp.bytes()[..]);
+    let open = Open {
+        container_id: "fuzz".into(),
+        hostname: None,
+        max_frame_size: 65_536,
+        channel_max: 9,
+        idle_time_out: Some(10_000),
+        outgoing_locales: None,
+        incoming_locales: None,
+        offered_capabilities: None,
+        desired_capabilities: None,
+        properties: None,
+    };
+    let begin = Begin {
+        remote_channel: None,
+        next_outgoing_id: 0,
+        incoming_window: 100,
+        outgoing_window: 100,
+        handle_max: 9,
+        offered_capabilities: None,
+        desired_capabilities: None,
+        properties: None,
+    };
+    let sender = Attach::sender("s", Source::at("a"), Target::at("$cbs"));
+    let receiver = Attach { handle: 1, ..Attach::receiver("r", Source::at("events/$management"), Target::at("b")) };
+    write_frame(&mut buffer, 0, |buffer| open.encode(buffer));
+    write_frame(&mut buffer, 0, |buffer| begin.encode(buffer));
+    write_frame(&mut buffer, 0, |buffer| sender.encode(buffer));
+    write_frame(&mut buffer, 0, |buffer| receiver.encode(buffer));
+    let frames_only = buffer[8..].to_vec();
+    vec![buffer.to_vec(), frames_only]
+}
+
+pub(super) fn http_requests() -> Vec<Vec<u8>> {
+    let requests = [
+        "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+        "POST /api/step-down HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer x\r\ncontent-length: 2\r\n\r\n{}",
+        "PUT /queue?api-version=2021-05 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/xml\r\ncontent-length: 7\r\n\r\n<entry>",
+        "GET /$servicebus/websocket HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    ];
+    requests.map(|request| request.as_bytes().to_vec()).to_vec()
+}

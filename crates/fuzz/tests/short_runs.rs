@@ -1,0 +1,109 @@
+//! A short run of each target with a fixed seed: its seeds, its corpus (every past finding), and mutations of both.
+
+use std::time::Duration;
+
+use fuzz::{FuzzRun, RunLimit, TARGETS, find_target, load_corpus};
+
+/// `cargo xtask fuzz` runs for minutes, with new seeds.
+const LIMIT: RunLimit = RunLimit { time: Duration::from_secs(5), executions: 20_000 };
+
+fn check(name: &str) {
+    let target = find_target(name).expect("a target of that name");
+    let summary = FuzzRun::new(target, load_corpus(name).expect("the corpus is readable"), 1).run(LIMIT);
+    let problems: Vec<_> =
+        summary.findings.iter().map(|finding| format!("{}: {:02x?}", finding.problem, finding.input)).collect();
+    assert!(problems.is_empty(), "{name}:\n{}", problems.join("\n"));
+    println!("{name}: {} executions, slowest {:?}", summary.executions, summary.slowest);
+}
+
+const TESTED: [&str; 14] = [
+    "amqp-types",
+    "amqp-frames",
+    "amqp-messages",
+    "amqp-server",
+    "envelope",
+    "bson-bodies",
+    "read-models",
+    "atom",
+    "emulator-config",
+    "connection-string",
+    "http-heads",
+    "broker-port",
+    "journal-records",
+    "store-recovery",
+];
+
+#[test]
+fn every_target_has_a_short_run() {
+    assert_eq!(TARGETS.iter().map(|target| target.name).collect::<Vec<_>>(), TESTED);
+}
+
+#[test]
+fn amqp_values_of_any_bytes_are_read_or_refused() {
+    check("amqp-types");
+}
+
+#[test]
+fn amqp_frames_of_any_bytes_are_read_or_refused() {
+    check("amqp-frames");
+}
+
+#[test]
+fn amqp_messages_of_any_bytes_are_read_or_refused() {
+    check("amqp-messages");
+}
+
+#[test]
+fn an_amqp_server_survives_any_conversation() {
+    check("amqp-server");
+}
+
+#[test]
+fn an_envelope_of_any_bytes_is_read_or_refused() {
+    check("envelope");
+}
+
+#[test]
+fn an_event_body_of_any_bytes_is_applied_or_refused() {
+    check("bson-bodies");
+}
+
+#[test]
+fn a_read_model_of_any_text_is_compiled_or_refused() {
+    check("read-models");
+}
+
+#[test]
+fn an_atom_entry_of_any_bytes_is_read_or_refused() {
+    check("atom");
+}
+
+#[test]
+fn an_entity_file_of_any_text_is_read_or_refused() {
+    check("emulator-config");
+}
+
+#[test]
+fn a_connection_string_of_any_text_is_read_or_refused() {
+    check("connection-string");
+}
+
+#[test]
+fn the_admin_server_survives_any_request() {
+    check("http-heads");
+}
+
+#[test]
+fn the_broker_port_survives_any_bytes() {
+    check("broker-port");
+}
+
+#[test]
+fn a_journal_record_of_any_bytes_is_replayed_or_refused() {
+    check("journal-records");
+}
+
+#[test]
+fn a_damaged_data_folder_is_recovered_or_refused() {
+    check("store-recovery");
+}
