@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use admin::metrics::{self, Metric};
-use admin::status::{CheckpointStatus, ParkedCount, PodRole, PodStatus, ReadModelStatus, RejectedCount};
+use admin::status::{
+    AuditRound, AuditState, AuditStatus, CheckpointStatus, ParkedCount, PodRole, PodStatus, ReadModelStatus,
+    RejectedCount,
+};
 use admin::{
     LatencyBuckets, LatencyHistogram, LoopActivity, LoopLiveness, PipelineStatus, PodSample, PodServiceHealth,
     Readiness, WallTime,
@@ -47,6 +50,10 @@ const PIPELINE_CASES: &[Case<PipelineStatus>] = &[
         |status| status.read_models = vec![read_model()],
         "{read_model=\"orders\"} 2.5",
     ),
+    ("headwater_audit_age_seconds", |status| status.audit = Some(audit()), " 90000"),
+    ("headwater_audit_overdue", |status| status.audit = Some(audit()), " 1"),
+    ("headwater_audit_found_aggregates", |status| status.audit = Some(audit()), " 3"),
+    ("headwater_audit_missing_aggregates", |status| status.audit = Some(audit()), " 2"),
     ("headwater_problems", |status| status.leader = None, "{severity=\"critical\"} 1"),
 ];
 
@@ -244,6 +251,17 @@ fn checkpoint() -> CheckpointStatus {
 
 fn parked() -> ParkedCount {
     ParkedCount { read_model: "orders".into(), aggregates: 2, events: 5, oldest_seconds: Some(60.0) }
+}
+
+/// Overdue by an hour: three aggregates found in the last round, two of this one not healed yet.
+fn audit() -> AuditStatus {
+    AuditStatus {
+        period_seconds: Some(86_400.0),
+        age_seconds: Some(90_000.0),
+        missing: 2,
+        last: Some(AuditRound { found: 3, ..AuditRound::default() }),
+        ..AuditStatus::new(AuditState::Walking)
+    }
 }
 
 fn read_model() -> ReadModelStatus {

@@ -20,5 +20,6 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let stop = ShutdownSignal::new()?;
-    crate::run::run_pod(args.config.load()?, stop).await
+    // Boxed: the future is large, and every command would carry its size.
+    Box::pin(crate::run::run_pod(args.config.load()?, stop)).await
 }

@@ -89,7 +89,8 @@ impl ReplayFixture {
     async fn delete_subscription(&self) {
         let mut stream = TcpStream::connect(self.cli.broker.address()).await.unwrap();
         let path = "/events/Subscriptions/read-models?api-version=2021-05";
-        let request = format!("DELETE {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        let request =
+            format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();

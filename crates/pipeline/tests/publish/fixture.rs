@@ -104,7 +104,7 @@ impl PublishFixture {
         let mut stream = TcpStream::connect(self.broker.address()).await.unwrap();
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nx-headwater-test-token: {TOKEN}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nx-headwater-test-token: {TOKEN}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
         let mut answer = String::new();

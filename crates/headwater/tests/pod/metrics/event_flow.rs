@@ -107,10 +107,10 @@ async fn irregular_events_are_counted_by_kind() {
 
 #[tokio::test]
 async fn gaps_duplicates_and_regressions_are_counted() {
-    let fixture = PodFixture::start(counting()).await;
+    let mut fixture = PodFixture::start(counting()).await;
     fixture.insert("order-1", 1).await;
     fixture.wait_for_applied("order-1").await;
-    // Version 3 arrives before version 2, which is read from the source and later arrives as a duplicate.
+    // Version 3 arrives before version 2. While the broker is paused, version 2 is read from the source; later it arrives as a duplicate.
     fixture.insert("order-1", 3).await;
     wait_for("the third to be received", SOON, async || {
         match fixture.metric("headwater_messages_received_total").await {
@@ -119,8 +119,10 @@ async fn gaps_duplicates_and_regressions_are_counted() {
         }
     })
     .await;
+    fixture.0.broker_mut().pause().await;
     fixture.insert("order-1", 2).await;
     wait_for_value(&fixture, "headwater_gaps_healed_total", 1.0).await;
+    fixture.0.broker_mut().resume();
     wait_for_value(&fixture, "headwater_events_duplicate_total", 1.0).await;
 
     // The aggregate is deleted and created again.
