@@ -73,8 +73,13 @@ async fn a_backlog_on_the_bus_is_waited_for() {
         other => Err(other),
     })
     .await;
-    let record = fixture.record().await.unwrap();
-    assert_eq!((record.waiting.as_deref(), record.suspects, record.missing), (Some("backlog"), 3, 0));
+    // Stored after the state is set.
+    wait_for("the record to say so", SOON, async || {
+        let record = fixture.record().await.unwrap();
+        let stored = (record.waiting.clone(), record.suspects, record.missing);
+        if stored == (Some("backlog".to_owned()), 3, 0) { Ok(()) } else { Err(stored) }
+    })
+    .await;
     let consumer = fixture.consume();
     let totals = tokio::time::timeout(SOON, round).await.expect("the round ends").unwrap().unwrap();
     assert_eq!((totals.compared, totals.found), (3, 0), "{totals:?}");

@@ -24,12 +24,12 @@ pub(crate) fn seed() -> Document {
 pub(crate) fn operator_cases() -> Vec<OperatorCase> {
     let case = |name, update, fold| OperatorCase { name, update, fold };
     vec![
-        case("Set", json!({ "$set": { "v": "$$event.payload.v" } }), |document, v| store(document, v)),
+        case("Set", json!({ "$set": { "v": "$$event.payload.v" } }), store),
         case("SetInside", json!({ "$set": { "w.v": "$$event.payload.v" } }), |document, v| {
             document.insert("w", doc! { "v": v });
             Some(())
         }),
-        case("SetPipeline", json!([{ "$set": { "v": "$$event.payload.v" } }]), |document, v| store(document, v)),
+        case("SetPipeline", json!([{ "$set": { "v": "$$event.payload.v" } }]), store),
         case("SetOnInsert", json!({ "$setOnInsert": { "v": "$$event.payload.v" } }), |_, _| Some(())),
         case("Unset", json!({ "$unset": { "n": "$$event.payload.v" } }), |document, _| {
             document.remove("n");
