@@ -1,8 +1,8 @@
 //! Soaks of a whole cluster: writers insert events, a [nemesis](testkit::nemesis) injects faults, a [checker](testkit::checker) compares.
 //!
-//! [`producer`](run) covers the pipeline up to the topic: the subscription holds every acknowledged write once, in order per session.
-//! [`consumer`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
-//! [`stops`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
+//! `producer_soak`(run) covers the pipeline up to the topic: the subscription holds every acknowledged write once, in order per session.
+//! [`consumer_soak`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
+//! [`stop_soak`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
 //! [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
 //! [`find_failing_seed`] plants a failpoint in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
 

@@ -1,7 +1,7 @@
 //! The soak of stops: the leader gets SIGTERM under load, again and again, and another pod takes over.
 //!
 //! It checks two ends. The topic, read beside the pods and without duplicate detection: after an orderly stop the next leader republishes
-//! nothing. And the read models, as in [`consumer`](super::consumer): equal to a fold of the source, and one lists 1, 2, 3 … for every
+//! nothing. And the read models, as in [`consumer_soak`](super::consumer_soak): equal to a fold of the source, and one lists 1, 2, 3 … for every
 //! aggregate. It also measures how long stops take, and how long there is no leader and no new message.
 
 mod result;
