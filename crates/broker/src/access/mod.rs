@@ -2,7 +2,7 @@
 //!
 //! A key belongs to the namespace or to one entity, and gives rights to send, listen or manage. A client never sends its
 //! key. It sends a token (`SharedAccessSignature`) that names a resource, a time of expiry and the key that signed it.
-//! A verified token becomes an [`AccessGrant`].
+//! A verified token becomes an `AccessGrant`.
 
 mod keys;
 mod token;

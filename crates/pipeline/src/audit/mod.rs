@@ -11,7 +11,7 @@
 //! What it cannot prove: aggregates without a cursor, if the pipeline started at `now` or at a time; with a capture filter, events below the cursor;
 //! anything without a sequence ([`UnauditableReason`]).
 //!
-//! Reading order: [`compare`] and `schedule` (pure), `budget`, [`record`](AuditRecord) and `store` (what is stored), `slice_audit` and `session_backlog` (one slice),
+//! Reading order: `compare` and `schedule` (pure), `budget`, [`record`](AuditRecord) and `store` (what is stored), `slice_audit` and `session_backlog` (one slice),
 //! `auditor` (rounds, claims).
 
 mod auditor;

@@ -193,7 +193,7 @@ impl Lanes {
         self.ready_suspects.pop_front().or_else(|| if others_wait { None } else { self.ready.pop_front() })
     }
 
-    /// The link was detached by one of the transfers in flight: from now on they are sent in smaller groups. See [`Isolation`].
+    /// The link was detached by one of the transfers in flight: from now on they are sent in smaller groups. See `Isolation`.
     pub fn isolate(&mut self) {
         let in_flight = self.lanes.iter().flat_map(|lane| &lane.in_flight);
         let suspects = in_flight.flat_map(|(_, batch)| batch.entries()).map(|entry| entry.ordinal).collect();

@@ -1,6 +1,6 @@
 //! Reads a Service Bus message back into an event: the reverse of [`crate::publish::message`].
 //!
-//! A message that cannot be read, or nests deeper or is larger than [`input_limits`] allows, must neither block its session nor get lost:
+//! A message that cannot be read, or nests deeper or is larger than `input_limits` allows, must neither block its session nor get lost:
 //! - foreign message, or broken envelope: it has no position in any order. It is dead-lettered, and the session continues.
 //! - readable envelope, unreadable body: the aggregate is parked at this event, as if the body were missing, and the message is also
 //!   dead-lettered, so that its bytes can be inspected.
