@@ -16,6 +16,8 @@ mod shared;
 use std::path::Path;
 
 use mongod::{Environment, MongoSource, ProgramPaths, ProgressStyle};
+use mongodb::Client;
+use mongodb::options::ClientOptions;
 
 pub use error::Error;
 pub use replica_set::{ReplicaSet, ReplicaSetConfig};
@@ -25,6 +27,13 @@ pub use shared::{ScratchDatabase, SharedMongo, SharedMongoServer, shared};
 
 /// Folder of the mongod and mongos that the first process of a run verified, so that the others need not hash them again.
 const BINARIES_VARIABLE: &str = "HEADWATER_TEST_MONGOD_DIR";
+
+/// A client that the server knows by this `appName`, as it knows a pod.
+pub async fn connect_as(uri: &str, application_name: impl Into<String>) -> Result<Client, mongodb::error::Error> {
+    let mut options = ClientOptions::parse(uri).await?;
+    options.app_name = Some(application_name.into());
+    Client::with_options(options)
+}
 
 /// The mongod and mongos binaries of this test run.
 pub async fn binaries() -> Result<ProgramPaths, Error> {

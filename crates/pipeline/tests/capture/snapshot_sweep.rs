@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
-use mongodb::options::{ClientOptions, WriteConcern};
-use mongodb::{Client, Database};
+use mongodb::options::WriteConcern;
 use pipeline::capture::{CaptureItem, Config, StartPosition};
 use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::event::{ChangeEvent, Epoch, Operation, ResumeToken, Term};
@@ -17,7 +17,7 @@ use pipeline::view::{
     PositionKey, Projection, ReadModel, application_name, prepare,
 };
 use serde_json::json;
-use testkit::mongo::{ScratchDatabase, shared};
+use testkit::mongo::{ScratchDatabase, connect_as, shared};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -343,9 +343,7 @@ async fn messages_applied_before_a_sweep_are_swept() {
 #[tokio::test]
 async fn a_sweep_waits_for_transactions_older_than_the_floor() {
     let (shop, pod, _) = fixture_with_lost_history("sweep_waits").await;
-    let mut options = ClientOptions::parse(shared().await.unwrap().uri()).await.unwrap();
-    options.app_name = Some(application_name(PIPELINE));
-    let client = Client::with_options(options).unwrap();
+    let client = connect_as(shared().await.unwrap().uri(), application_name(PIPELINE)).await.unwrap();
     let cursors = client.database(shop.views.name()).collection::<Document>(CURSORS);
     let mut session = client.start_session().await.unwrap();
     session.start_transaction().write_concern(WriteConcern::majority()).await.unwrap();

@@ -16,11 +16,11 @@ use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
 use pipeline::publish::{BodyFormat, SessionMapping};
 use pipeline::source::SourceConfig;
 use pipeline::stored::ClaimCheckStore;
-use pipeline::view::{Error, PipelineStart, ReadModel};
+use pipeline::view::{Error, PipelineStart, ReadModel, application_name};
 use serde_json::{Value, json};
 use servicebus::administration::AdministrationClient;
 use servicebus::{Client, EncodedMessage};
-use testkit::mongo::{ScratchDatabase, shared};
+use testkit::mongo::{ScratchDatabase, connect_as, shared};
 use testkit::wait::wait_for;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -36,9 +36,13 @@ pub(crate) const SUBSCRIPTION: &str = "read-models";
 pub(crate) const SUBSCRIPTION_PATH: &str = "events/Subscriptions/read-models";
 
 pub(crate) struct SessionFixture {
+    /// Unique, so that no test takes the transactions of another one's pods for those of its own.
+    pub(crate) pipeline: String,
     pub(crate) broker: Broker,
     pub(crate) bus: Client,
     pub(crate) views: ScratchDatabase,
+    /// The client of the pods' read models: what a dead pod leaves open, another finds by the name.
+    pub(crate) pods: mongodb::Client,
     pub(crate) coordination: ScratchDatabase,
     pub(crate) source: SourceConfig,
     pub(crate) source_database: ScratchDatabase,
@@ -62,10 +66,13 @@ impl SessionFixture {
         ];
         let broker = Broker::start(config).await.unwrap();
         let shared = shared().await.unwrap();
+        let pipeline = format!("shop-{:08x}", rand::random::<u32>());
         Self {
             bus: client(&broker),
             broker,
             views: shared.database("session_views"),
+            pods: pod_client(shared.uri(), &pipeline).await,
+            pipeline,
             coordination: shared.database("session_house"),
             source: SourceConfig::events("shop", "events"),
             source_database: shared.database("session_source"),
@@ -83,12 +90,12 @@ impl SessionFixture {
             Arc::new(ReadModel::compile(name, &serde_json::from_value(declared.clone()).unwrap()).unwrap())
         };
         ConsumerDependencies {
-            pipeline: "shop".into(),
+            pipeline: self.pipeline.clone(),
             source: self.source.clone(),
             source_database: (*self.source_database).clone(),
             start: PipelineStart::Beginning,
             filtered: false,
-            views: (*self.views).clone(),
+            views: self.pods.database(self.views.name()),
             coordination: (*self.coordination).clone(),
             bus,
             topic: TOPIC.into(),
@@ -100,6 +107,19 @@ impl SessionFixture {
 
     pub(crate) fn consume(&self, config: Config) -> RunningConsumer {
         RunningConsumer::start(config, self.dependencies(client(&self.broker)))
+    }
+
+    /// Ends the transactions that dead pods left open. Until the server's time limit, nobody could drop the database.
+    pub(crate) async fn end_orphaned_transactions(&self) {
+        let admin = self.pods.database("admin");
+        let of_pods = [
+            doc! { "$currentOp": { "allUsers": false, "idleSessions": true } },
+            doc! { "$match": { "type": "idleSession", "appName": application_name(&self.pipeline) } },
+        ];
+        let idle: Vec<Document> = admin.aggregate(of_pods).await.unwrap().try_collect().await.unwrap();
+        let id = |session: &Document| doc! { "id": session.get_document("lsid").unwrap().get("id").unwrap() };
+        let sessions: Vec<Document> = idle.iter().map(id).collect();
+        admin.run_command(doc! { "killSessions": sessions }).await.unwrap();
     }
 
     /// Sends the events and waits for the acknowledgements.
@@ -163,7 +183,7 @@ impl SessionFixture {
 
     /// Why an aggregate is parked, and how many events are queued.
     pub(crate) async fn parked(&self, aggregate: &str) -> Option<(String, i64)> {
-        let id = doc! { "pipeline": "shop", "aggregate": aggregate };
+        let id = doc! { "pipeline": &self.pipeline, "aggregate": aggregate };
         let cursors = self.views.collection::<Document>("_headwater_cursors");
         let cursor = cursors.find_one(doc! { "_id": id }).await.unwrap()?;
         let entry = cursor.get_document("parked").ok()?.get_document("orders").ok()?;
@@ -223,6 +243,10 @@ pub(crate) fn expected(events: &[ChangeEvent]) -> BTreeMap<String, Vec<i64>> {
         expected.entry(aggregate).or_default().push(event.document.get_i64("n").unwrap());
     }
     expected
+}
+
+pub(crate) async fn pod_client(uri: &str, pipeline: &str) -> mongodb::Client {
+    connect_as(uri, application_name(pipeline)).await.unwrap()
 }
 
 pub(crate) fn client(broker: &Broker) -> Client {

@@ -39,7 +39,7 @@ async fn a_stop_ends_in_time_despite_a_hanging_transaction() {
     let proxy = Proxy::start(address).await.unwrap();
     let through = format!("mongodb://{}/?directConnection=true", proxy.address());
     let mut dependencies = fixture.dependencies(client(&fixture.broker));
-    dependencies.views = mongodb::Client::with_uri_str(through).await.unwrap().database(fixture.views.name());
+    dependencies.views = pod_client(&through, &fixture.pipeline).await.database(fixture.views.name());
     let consumer = RunningConsumer::start(config, dependencies);
     consumer.wait_until("the first messages to be settled", |counts, _| counts.sessions.settled == 5).await;
     proxy.inject(NetworkFault::Freeze).await;
@@ -52,6 +52,7 @@ async fn a_stop_ends_in_time_despite_a_hanging_transaction() {
     let next = fixture.consume(sessions(1));
     fixture.assert_applied(&events).await;
     next.stop().await.unwrap();
+    fixture.end_orphaned_transactions().await;
 }
 
 #[tokio::test]

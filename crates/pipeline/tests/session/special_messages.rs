@@ -264,7 +264,7 @@ async fn a_message_of_an_unknown_epoch_moves_no_cursor() {
     assert_moves_no_cursor(&fixture, vec![in_epoch(7, 97), in_epoch(0, 98)], &events).await;
     // The same epoch once the checkpoint has reached it.
     let checkpoints = fixture.coordination.collection::<Document>("checkpoints");
-    checkpoints.insert_one(doc! { "_id": "shop", "epoch": 7_i64 }).await.unwrap();
+    checkpoints.insert_one(doc! { "_id": &fixture.pipeline, "epoch": 7_i64 }).await.unwrap();
     fixture.send(vec![in_epoch(7, 99)]).await;
     let consumer = fixture.consume(sessions(1));
     let mut all = events.clone();

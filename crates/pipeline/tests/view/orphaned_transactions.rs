@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
-use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
 use pipeline::view::{ApplierSetup, application_name};
-use testkit::mongo::shared;
+use testkit::mongo::{connect_as, shared};
 use testkit::wait::wait_for;
 
 use crate::fixture::{TestApplier, ViewFixture, all_delivered, complete, event};
@@ -16,9 +15,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// Writes the customer's document in a transaction and leaves it open.
 async fn left_open(fixture: &ViewFixture, application: &str) -> (Client, ClientSession) {
-    let mut options = ClientOptions::parse(shared().await.unwrap().uri()).await.unwrap();
-    options.app_name = Some(application.to_owned());
-    let client = Client::with_options(options).unwrap();
+    let client = connect_as(shared().await.unwrap().uri(), application).await.unwrap();
     let mut session = client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     let customers = client.database(fixture.views.name()).collection::<Document>("customers");
