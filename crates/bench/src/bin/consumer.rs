@@ -4,7 +4,8 @@
 //! a workload (`many`, `short`, `buckets`, `disorder`) that one alone, and no JSON. Real processes, release, one machine: mongod, the durable broker and
 //! one pod. A backlog is published first; the count is what the broker reports as settled. Three workloads: 1,000 aggregates; as many aggregates as
 //! events; the same in 256 buckets. Then one aggregate with all events; the rate of 1,000 aggregates while one more fails all the
-//! time, beside the rate without it; and last, ten aggregates whose sequences two writers commit out of order, beside one writer. A backlog that stalls for ten seconds fails the run.
+//! time, beside the rate without it; and last, end to end while it is written, ten aggregates whose sequences two writers commit out of order,
+//! beside one writer. A backlog that stalls for ten seconds fails the run.
 //!
 //! Two baselines, each with two connections with half of the aggregates and 1,000 statements on the read model in a transaction:
 //! - `ratio…`: the cursor transaction: events in the order in which they were written, every cursor an upsert.
@@ -13,7 +14,8 @@
 //!
 //! A pod that knows an aggregate to be new reads no cursor for it; both baselines do.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bench::processes::{MeasuredPod, measure_consumed, measure_published, start_broker_with_topics};
 use bench::raw_transactions::{
@@ -24,8 +26,11 @@ use futures_util::StreamExt;
 use local_cluster::usage::cpu_time;
 use local_cluster::{BrokerProcess, TopicEntity};
 use mongodb::bson::{Document, Timestamp, doc};
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::ChangeStreamEvent;
 use mongodb::{Client, Database, IndexModel};
 use tempfile::TempDir;
+use testkit::wait::wait_for;
 
 const WORKLOADS: [Workload; 3] = [
     Workload { name: "many", each: 100, sessions: "aggregate" },
@@ -218,37 +223,44 @@ impl ConsumerBench {
 
     /// How much of its rate a pod keeps if two writers commit sequences out of order.
     async fn measure_out_of_order(&self) -> f64 {
-        let ordered = self.consume_stream(ORDERED, 1).await;
-        let disorder = self.consume_stream(DISORDER, 2).await;
+        let (ordered, _) = self.consume_stream(ORDERED, 1).await;
+        let (disorder, late) = self.consume_stream(DISORDER, 2).await;
+        assert!(late > self.events / 100, "only {late} events came after a later one of their aggregate");
         println!("disorder: {disorder:.0}/s, {:.3} of {ordered:.0}/s in order", disorder / ordered);
         disorder / ordered
     }
 
-    /// Writes events in small batches while a pod publishes from the change stream, and then measures a pod that applies them.
-    async fn consume_stream(&self, name: &str, writers: usize) -> f64 {
+    /// Writes events in small batches while a pod publishes and applies them. Returns events per second, from the first insert to the last
+    /// applied event, and how many came after a later one of their aggregate.
+    async fn consume_stream(&self, name: &str, writers: usize) -> (f64, u64) {
         let source = self.mongo.database(name);
         create_index(&source).await;
-        let more = "producer: { start: beginning }\n";
-        let publisher =
-            MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), name, &self.broker, more);
+        let pod = self.start_consumer(&source, name);
         wait_for_stream(&source, name).await;
         let events = events_collection(&source);
+        let stream = events.watch().await.expect("a change stream");
+        let late = tokio::spawn(count_late_events(stream, self.events));
         let batches = (0..self.events.div_ceil(STREAM_BATCH)).map(|batch| {
             let numbers = batch * STREAM_BATCH..self.events.min((batch + 1) * STREAM_BATCH);
             let documents: Vec<_> = numbers.map(|number| event(number, STREAM_AGGREGATES)).collect();
             let events = &events;
             async move { events.insert_many(documents).await.expect("events are written") }
         });
+        let began = Instant::now();
         futures_util::stream::iter(batches).buffer_unordered(writers).for_each(|_| async {}).await;
-        measure_published(&self.broker, name, self.events).await;
-        publisher.stop().await;
-        let pod = self.start_consumer(&source, name);
-        let rate = measure_consumed(&self.broker, name, self.events, 0).await;
+        wait_for("all events to be applied", Duration::from_secs(300), async || match applied_events(&source).await {
+            applied if applied == self.events => Ok(()),
+            applied => Err(applied),
+        })
+        .await;
+        let rate = self.events as f64 / began.elapsed().as_secs_f64();
         let each = pod.cpu().as_secs_f64() * 1e6 / self.events as f64;
-        println!("{name:>8}: applied {rate:>6.0}/s with {writers} writers; {each:.1} us of cpu each in the pod");
-        assert_applied(&source, self.events).await;
+        let late = late.await.expect("the stream is read");
+        println!(
+            "{name:>8}: {rate:>6.0}/s end to end with {writers} writers, {late} events late; {each:.1} us of cpu each in the pod"
+        );
         pod.stop().await;
-        rate
+        (rate, late)
     }
 
     /// The rate of the other aggregates while another transaction holds one document: events of its aggregate fail all the time.
@@ -304,7 +316,7 @@ async fn create_index(source: &Database) {
 async fn wait_for_stream(source: &Database, pipeline: &str) {
     let coordination = source.client().database(&format!("{}-coordination", source.name()));
     let checkpoints = coordination.collection::<Document>("checkpoints");
-    testkit::wait::wait_for("the change stream", Duration::from_secs(60), async || {
+    wait_for("the change stream", Duration::from_secs(60), async || {
         let found = checkpoints.find_one(doc! { "_id": pipeline }).await.expect("a checkpoint");
         let phase = found.and_then(|found| found.get_str("phase").ok().map(str::to_owned));
         if phase.as_deref() == Some("stream") { Ok(()) } else { Err(phase) }
@@ -320,13 +332,33 @@ fn event(number: u64, aggregates: u64) -> Document {
     }
 }
 
+/// Events whose sequence is below one of their aggregate that came before, among this many.
+async fn count_late_events(stream: ChangeStream<ChangeStreamEvent<Document>>, events: u64) -> u64 {
+    let mut last: HashMap<String, i64> = HashMap::new();
+    let mut late = 0;
+    let mut changes = stream.take(usize::try_from(events).expect("a count"));
+    while let Some(change) = changes.next().await {
+        let event = change.expect("a change").full_document.expect("an insert");
+        let aggregate = event.get_str("aggregateId").expect("a text").to_owned();
+        let (version, last) = (event.get_i64("version").expect("a number"), last.entry(aggregate).or_default());
+        late += u64::from(version < *last);
+        *last = version.max(*last);
+    }
+    late
+}
+
 async fn assert_applied(source: &Database, events: u64) {
+    assert_eq!(applied_events(source).await, events, "every event once");
+}
+
+async fn applied_events(source: &Database) -> u64 {
     let views = source.client().database(&views_name(source));
     let sum = doc! { "$group": { "_id": null, "events": { "$sum": "$events" } } };
     let mut found = views.collection::<Document>(MODEL).aggregate([sum]).await.expect("a sum");
-    let sum = found.next().await.expect("one").expect("a document");
+    let Some(sum) = found.next().await else { return 0 };
+    let sum = sum.expect("a document");
     let applied = sum.get("events").and_then(|sum| sum.as_i64().or_else(|| sum.as_i32().map(i64::from)));
-    assert_eq!(applied, i64::try_from(events).ok(), "every event once");
+    applied.and_then(|applied| u64::try_from(applied).ok()).expect("a count")
 }
 
 fn views_name(source: &Database) -> String {
