@@ -87,6 +87,15 @@ pub const METRICS: &[Metric] = &[
             status.read_models.iter().filter_map(|model| Some((&*model.name, model.applied_seconds_ago?))).collect()
         },
     ),
+    pipeline_by(
+        "headwater_read_model_incomplete",
+        "1 for a read model that was added or changed after events had been applied, until it is accepted.",
+        "read_model",
+        |status| {
+            let models = status.read_models.iter();
+            models.filter_map(|model| Some((&*model.name, to_sample(model.incomplete.is_some().into())?))).collect()
+        },
+    ),
     pipeline(
         "headwater_audit_age_seconds",
         "Time since the last round of the audit ended, or since the audit was first enabled.",

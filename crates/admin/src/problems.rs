@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::status::{PipelineProblem, PipelineStatus, ProblemSeverity};
+use crate::status::{IncompleteReadModel, PipelineProblem, PipelineStatus, ProblemSeverity};
 
 /// A standby takes over after `ttl` (15 s by default) and catches up within seconds, so a takeover stays below this.
 const LAG_WARNING: f64 = 30.0;
@@ -18,6 +18,7 @@ pub fn find_problems(status: &PipelineStatus) -> Vec<PipelineProblem> {
     check_leader(status, &mut problems);
     check_pods(status, &mut problems);
     check_checkpoint(status, &mut problems);
+    check_read_models(status, &mut problems);
     check_attention(status, &mut problems);
     check_audit(status, &mut problems);
     problems.sort_by_key(|problem| problem.severity);
@@ -89,6 +90,19 @@ fn check_checkpoint(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>
     }
 }
 
+fn check_read_models(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    for model in &status.read_models {
+        if let Some(IncompleteReadModel { reason, since }) = &model.incomplete {
+            let name = &model.name;
+            let text = format!(
+                "read model `{name}` lacks events: it was {reason} ({since}); build it under a new pipeline, or run \
+                 `headwater read-model accept {name}`"
+            );
+            problems.push(critical("read_model_incomplete", text));
+        }
+    }
+}
+
 fn check_attention(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     let mut warn_if_any = |code, number: Option<u64>, one: &str, many: &str| match number {
         None | Some(0) => {}
@@ -140,7 +154,7 @@ mod tests {
     use super::*;
     use crate::status::{
         AuditRound, AuditState, AuditStatus, CheckpointStatus, CollectionInfo, LeaderStatus, ParkedCount, PodProblem,
-        PodRole, PodStatus, RejectedCount,
+        PodRole, PodStatus, ReadModelStatus, RejectedCount,
     };
     use crate::time::WallTime;
 
@@ -230,6 +244,17 @@ mod tests {
                 status.rejected = Some(vec![RejectedCount { reason: "too_large".into(), events: 2 }]);
             }),
             ("dead_letters", ProblemSeverity::Warning, |status| status.subscription.dead_letters = Some(4)),
+            ("read_model_incomplete", ProblemSeverity::Critical, |status| {
+                let incomplete = Some(IncompleteReadModel { reason: "added".into(), since: WallTime::default() });
+                status.read_models = vec![ReadModelStatus {
+                    name: "orders".into(),
+                    documents: None,
+                    applied: None,
+                    applied_seconds_ago: None,
+                    parked_aggregates: None,
+                    incomplete,
+                }];
+            }),
             ("events_missing", ProblemSeverity::Critical, |status| {
                 status.audit = Some(AuditStatus { missing: 1, ..audit(AuditState::Waiting) });
             }),

@@ -193,6 +193,15 @@ pub struct ReadModelStatus {
     pub applied: Option<WallTime>,
     pub applied_seconds_ago: Option<f64>,
     pub parked_aggregates: Option<u64>,
+    /// Why it lacks events, if it does by its declaration: it was added or changed after events had been applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<IncompleteReadModel>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IncompleteReadModel {
+    pub reason: String,
+    pub since: WallTime,
 }
 
 /// The parked aggregates of one read model.

@@ -10,6 +10,7 @@ mod config;
 mod dev;
 mod man;
 mod parked;
+mod read_model;
 mod run;
 mod shared_args;
 mod status;
@@ -46,6 +47,7 @@ pub(crate) enum CliCommand {
     Topology(topology::Args),
     Parked(parked::Args),
     Audit(audit::Args),
+    ReadModel(read_model::Args),
     Status(status::Args),
     Checkpoint(checkpoint::Args),
     StepDown(step_down::Args),
@@ -71,6 +73,7 @@ pub(crate) async fn run(command: CliCommand) -> anyhow::Result<()> {
         CliCommand::Topology(args) => topology::run(args).await,
         CliCommand::Parked(args) => parked::run(args).await,
         CliCommand::Audit(args) => audit::run(args).await,
+        CliCommand::ReadModel(args) => read_model::run(args).await,
         CliCommand::StepDown(args) => step_down::run(args).await,
         CliCommand::Status(args) => status::run(args).await,
         CliCommand::Checkpoint(args) => checkpoint::run(args).await,

@@ -17,6 +17,7 @@ use servicebus::administration::AdministrationClient;
 
 use crate::config::{Config, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
+use crate::read_model_records::ReadModelRecordStore;
 use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 
 /// How long an operation looks for its MongoDB server. Short: pods and checks try again, so a long wait only delays the report.
@@ -57,6 +58,7 @@ pub(crate) async fn status_collector(
             &dependencies.topic,
             &dependencies.subscription,
         ),
+        records: ReadModelRecordStore::new(&dependencies.coordination, &config.pipeline),
         audit: AuditMonitor {
             store: AuditStore::new(&dependencies.coordination, &config.pipeline),
             period: (config.audit.enabled && !models.is_empty()).then_some(config.audit.period),

@@ -15,6 +15,7 @@ mod oplog;
 mod output;
 mod parked;
 mod pods;
+mod read_model_records;
 mod run;
 mod shop;
 mod signal;

@@ -26,6 +26,7 @@ use crate::delivery_limit::DeliveryLimitStore;
 use crate::event_traces::EventTraces;
 use crate::exit::ExitReason;
 use crate::pods::PodRegistry;
+use crate::read_model_records::ReadModelRecordStore;
 use crate::signal::ShutdownSignal;
 use crate::step_down_requests::StepDownStore;
 
@@ -51,6 +52,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         None => None,
     };
     let collector = connect::status_collector(&config, &dependencies, SERVER_SELECTION_TIMEOUT).await?;
+    let records = ReadModelRecordStore::new(&dependencies.coordination, &config.pipeline);
     let registry = PodRegistry::new(&dependencies.coordination, &config.pipeline, &config.pod_id);
     let step_down = StepDownStore::new(&dependencies.coordination, &config.pipeline);
     let operator = match &config.admin.token {
@@ -96,7 +98,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
             name: "producer",
             running: async { elector.join().await.context("failed to take part in the election") },
         },
-        PodService { name: "consumer", running: run_consumer(consumer, auditor, &config, shutdown.clone()) },
+        PodService { name: "consumer", running: run_consumer(consumer, auditor, records, &config, shutdown.clone()) },
         shutdown.clone(),
         shutdown::shutdown_limit([config.producer.publish.drain, config.consumer.session.drain_within]),
     );
@@ -174,6 +176,7 @@ fn build_consumer(
 async fn run_consumer(
     consumer: Option<Consumer>,
     auditor: Option<Auditor>,
+    records: ReadModelRecordStore,
     config: &Config,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -182,6 +185,12 @@ async fn run_consumer(
         shutdown.cancelled().await;
         return Ok(());
     };
+    // Before the first event: afterwards nobody knows which events a new read model lacks.
+    let fingerprints = config.read_models.declared.fingerprints();
+    let recorded = shutdown.run_until_cancelled(records.record_until_ok(consumer.views(), &fingerprints)).await;
+    if recorded.is_none() {
+        return Ok(());
+    }
     // Ends at once with `shutdown`, and heals with the applier of the consumer.
     let audit = auditor.map(|auditor| tokio::spawn(auditor.run(shutdown.clone())));
     // A task of its own: the task of `run_pod` must stay free for signals.

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use self::checkpoint_distance::CheckpointDistance;
 use crate::oplog::OplogWindow;
 use crate::pods::{AnnouncedPod, LastApplied, quantiles};
+use crate::read_model_records::ReadModelRecordStore;
 pub(crate) use audit::AuditMonitor;
 pub(crate) use subscription::SubscriptionMonitor;
 
@@ -47,6 +48,7 @@ pub(crate) struct StatusCollector {
     pub(crate) read_models: Vec<String>,
     pub(crate) subscription: SubscriptionMonitor,
     pub(crate) audit: AuditMonitor,
+    pub(crate) records: ReadModelRecordStore,
 }
 
 /// The expensive reads, and when they were done.
@@ -92,7 +94,7 @@ impl StatusCollector {
             at: WallTime::now(),
             by: self.by.clone(),
             seconds_ago: 0.0,
-            unavailable: coordination.unavailable,
+            unavailable: coordination.unavailable.clone(),
         };
         let mut status = PipelineStatus::unknown(&self.pipeline, collected);
         let announced: Vec<&AnnouncedPod> = coordination.pods.iter().filter(|seen| !seen.pod.silent).collect();
@@ -117,7 +119,7 @@ impl StatusCollector {
         status.latency = quantiles(&latency);
         let checkpointed = coordination.checkpoint.as_ref().and_then(|(_, at)| *at);
         status.oplog = slow.oplog.as_ref().map(|ends| oplog::to_status(ends, checkpointed)).unwrap_or_default();
-        status.read_models = self.read_model_statuses(slow, &coordination.pods);
+        status.read_models = self.read_model_statuses(slow, &coordination);
         status.parked.clone_from(&slow.attention.parked);
         status.rejected.clone_from(&slow.attention.rejected);
         let ahead_seconds = distance.and_then(CheckpointDistance::ahead);
@@ -131,7 +133,11 @@ impl StatusCollector {
         status
     }
 
-    fn read_model_statuses(&self, slow: &SlowReads, pods: &[AnnouncedPod]) -> Vec<ReadModelStatus> {
+    fn read_model_statuses(
+        &self,
+        slow: &SlowReads,
+        coordination: &coordination::CoordinationSnapshot,
+    ) -> Vec<ReadModelStatus> {
         let parked_in = |name: &str| {
             let list = slow.attention.parked.as_ref()?;
             Some(list.iter().filter(|parked| parked.read_model == name).map(|parked| parked.aggregates).sum())
@@ -139,13 +145,14 @@ impl StatusCollector {
         let sized = self.read_models.iter().zip(&slow.sizes);
         sized
             .map(|(name, documents)| {
-                let applied = last_applied(name, pods);
+                let applied = last_applied(name, &coordination.pods);
                 ReadModelStatus {
                     name: name.clone(),
                     documents: *documents,
                     applied: applied.map(|last| last.at),
                     applied_seconds_ago: applied.map(|last| last.seconds_ago),
                     parked_aggregates: parked_in(name),
+                    incomplete: coordination.incomplete.get(name).cloned(),
                 }
             })
             .collect()

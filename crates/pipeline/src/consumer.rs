@@ -197,6 +197,11 @@ impl Consumer {
         self.handle.clone()
     }
 
+    /// The database of the read models.
+    pub fn views(&self) -> &Database {
+        &self.dependencies.views
+    }
+
     /// Runs until `stop`, then until applied messages are settled or the time limit is reached. An error means that the declared read models
     /// are invalid.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {

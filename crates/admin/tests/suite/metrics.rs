@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use admin::metrics::{self, Metric};
 use admin::status::{
-    AuditRound, AuditState, AuditStatus, CheckpointStatus, ParkedCount, PodRole, PodStatus, ReadModelStatus,
-    RejectedCount,
+    AuditRound, AuditState, AuditStatus, CheckpointStatus, IncompleteReadModel, ParkedCount, PodRole, PodStatus,
+    ReadModelStatus, RejectedCount,
 };
 use admin::{
     LatencyBuckets, LatencyHistogram, LoopActivity, LoopLiveness, PipelineStatus, PodSample, PodServiceHealth,
@@ -49,6 +49,14 @@ const PIPELINE_CASES: &[Case<PipelineStatus>] = &[
         "headwater_read_model_age_seconds",
         |status| status.read_models = vec![read_model()],
         "{read_model=\"orders\"} 2.5",
+    ),
+    (
+        "headwater_read_model_incomplete",
+        |status| {
+            let incomplete = Some(IncompleteReadModel { reason: "added".into(), since: WallTime::default() });
+            status.read_models = vec![ReadModelStatus { incomplete, ..read_model() }];
+        },
+        "{read_model=\"orders\"} 1",
     ),
     ("headwater_audit_age_seconds", |status| status.audit = Some(audit()), " 90000"),
     ("headwater_audit_overdue", |status| status.audit = Some(audit()), " 1"),
@@ -266,7 +274,14 @@ fn audit() -> AuditStatus {
 
 fn read_model() -> ReadModelStatus {
     let (name, documents) = ("orders".into(), Some(1_000));
-    ReadModelStatus { name, documents, applied: None, applied_seconds_ago: Some(2.5), parked_aggregates: None }
+    ReadModelStatus {
+        name,
+        documents,
+        applied: None,
+        applied_seconds_ago: Some(2.5),
+        parked_aggregates: None,
+        incomplete: None,
+    }
 }
 
 fn pod(silent: bool) -> PodStatus {

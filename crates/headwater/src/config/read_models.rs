@@ -235,6 +235,19 @@ impl ModelDeclarations {
         (!self.nodes.is_empty()).then(|| sha256_hex(&[all.as_bytes()])[..8].to_owned())
     }
 
+    /// An id of each declaration, without what leaves its documents as they are.
+    pub(crate) fn fingerprints(&self) -> BTreeMap<String, String> {
+        let fingerprint = |node: &ConfigNode| {
+            let mut declaration = node.to_json();
+            if let Json::Object(declaration) = &mut declaration {
+                declaration.remove("indexes");
+            }
+            declaration.sort_all_objects();
+            sha256_hex(&[declaration.to_string().as_bytes()])[..16].to_owned()
+        };
+        self.nodes.iter().map(|(name, node)| (name.clone(), fingerprint(node))).collect()
+    }
+
     pub(super) fn with_file(mut self, file: Option<String>) -> Self {
         self.file = file;
         self

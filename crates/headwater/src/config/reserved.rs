@@ -4,9 +4,9 @@ use pipeline::audit::COLLECTION as AUDITS;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::{publish::rejected, stored::claim_check};
 
-use crate::{delivery_limit, pods, step_down_requests};
+use crate::{delivery_limit, pods, read_model_records, step_down_requests};
 
-pub(crate) const COORDINATION_COLLECTIONS: [&str; 10] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 11] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
@@ -16,5 +16,6 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 10] = [
     pods::PODS,
     pods::TERMS,
     delivery_limit::COLLECTION,
+    read_model_records::COLLECTION,
     AUDITS,
 ];

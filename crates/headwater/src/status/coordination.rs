@@ -1,10 +1,13 @@
 //! The cheap reads: lease, checkpoint, announcements and terms from the coordination database, the newest operation of the source, and the
 //! message counts of Service Bus.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 
 use admin::WallTime;
-use admin::status::{AuditStatus, CheckpointStatus, LeaderStatus, SubscriptionStatus, TermState, TermStatus};
+use admin::status::{
+    AuditStatus, CheckpointStatus, IncompleteReadModel, LeaderStatus, SubscriptionStatus, TermState, TermStatus,
+};
 use lease::mongo::COLLECTION as LEASES;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
@@ -29,6 +32,8 @@ pub(super) struct CoordinationSnapshot {
     pub(super) newest: Option<u32>,
     pub(super) subscription: SubscriptionStatus,
     pub(super) audit: Option<AuditStatus>,
+    /// By read model.
+    pub(super) incomplete: BTreeMap<String, IncompleteReadModel>,
     pub(super) unavailable: Vec<String>,
 }
 
@@ -38,7 +43,7 @@ impl StatusCollector {
         let of_pipeline = doc! { "$match": self.of_this_pipeline() };
         let newest_terms =
             vec![of_pipeline.clone(), doc! { "$sort": { "_id": -1 } }, doc! { "$limit": MAX_TERMS_READ }];
-        let (lease, checkpoint, pods, terms, newest, subscription, audit) = tokio::join!(
+        let (lease, checkpoint, pods, terms, newest, subscription, audit, incomplete) = tokio::join!(
             read_in_time(self.read(LEASES, vec![by_name.clone()])),
             read_in_time(self.read(CHECKPOINTS, vec![by_name])),
             read_in_time(self.read(PODS, vec![of_pipeline, doc! { "$sort": { "_id": 1 } }])),
@@ -46,6 +51,7 @@ impl StatusCollector {
             read_in_time(self.newest_operation()),
             self.subscription.read_counts(),
             self.audit.read(),
+            self.read_incomplete(),
         );
         let mut unavailable = Vec::new();
         let mut or_unavailable = |part: &str, documents: Option<Vec<Document>>| {
@@ -68,8 +74,29 @@ impl StatusCollector {
         if audit.is_none() {
             unavailable.push("the audit".to_owned());
         }
+        let incomplete = incomplete.unwrap_or_else(|| {
+            unavailable.push("the records of the read models".to_owned());
+            BTreeMap::new()
+        });
         let newest = newest.flatten();
-        CoordinationSnapshot { leader, checkpoint, pods, terms, newest, subscription, audit, unavailable }
+        CoordinationSnapshot { leader, checkpoint, pods, terms, newest, subscription, audit, incomplete, unavailable }
+    }
+
+    /// `None` if it cannot be read.
+    async fn read_incomplete(&self) -> Option<BTreeMap<String, IncompleteReadModel>> {
+        let records = match timeout(READ_TIMEOUT, self.records.load()).await {
+            Ok(Ok(records)) => records,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "failed to read a part of the status");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        let incomplete = records.into_iter().filter_map(|(model, record)| {
+            let (reason, since) = record.incomplete?;
+            Some((model, IncompleteReadModel { reason: reason.to_string(), since: to_wall_time(since) }))
+        });
+        Some(incomplete.collect())
     }
 
     /// Adds the server's time to each document, so that ages need no second clock.

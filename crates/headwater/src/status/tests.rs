@@ -17,6 +17,7 @@ use testkit::mongo::{ScratchDatabase, SharedMongo, shared};
 
 use super::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 use crate::pods::{Announcement, PODS, PodRegistry};
+use crate::read_model_records::ReadModelRecordStore;
 
 const PIPELINE: &str = "shop";
 
@@ -83,6 +84,7 @@ fn collector(database: &Database, source: Client) -> StatusCollector {
         views: database.clone(),
         read_models: vec!["orders".into()],
         subscription: SubscriptionMonitor::new(bus, "events", "read-models"),
+        records: ReadModelRecordStore::new(database, PIPELINE),
         audit: AuditMonitor { store: AuditStore::new(database, PIPELINE), period: None, unauditable: None },
     }
 }
@@ -279,7 +281,7 @@ async fn without_mongodb_everything_is_unknown() {
     let options = ClientOptions::parse(format!("mongodb://{free}/?serverSelectionTimeoutMS=200")).await.unwrap();
     let client = Client::with_options(options).unwrap();
     let status = collector(&client.database("nowhere"), client.clone()).collect(&mut None).await;
-    assert_eq!(status.collected.unavailable.len(), 5, "{:?}", status.collected.unavailable);
+    assert_eq!(status.collected.unavailable.len(), 6, "{:?}", status.collected.unavailable);
     assert_eq!((status.leader, status.parked, status.lag.seconds), (None, None, None));
     assert_eq!(status.oplog.headroom_seconds, None);
     let found: Vec<_> = status.problems.iter().map(|problem| (problem.code.as_str(), problem.severity)).collect();

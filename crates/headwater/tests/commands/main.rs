@@ -14,6 +14,7 @@ mod migration;
 mod other_cluster;
 mod parked;
 mod pipes_and_environment;
+mod read_model;
 mod recipes;
 mod replay;
 mod sequences;

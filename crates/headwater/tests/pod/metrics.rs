@@ -47,6 +47,7 @@ const MOVED_ELSEWHERE: &[(&str, &str, &str)] = &[
         include_str!("read_model_age.rs"),
         "each_read_model_has_its_own_count_and_age",
     ),
+    ("headwater_read_model_incomplete", include_str!("read_model_age.rs"), "a_changed_read_model_is_incomplete"),
 ];
 
 #[test]
@@ -107,7 +108,7 @@ async fn wait_for_rise(fixture: &PodFixture, before: &MetricsSnapshot, samples: 
 }
 
 /// Waits until the sample has this value.
-async fn wait_for_value(fixture: &PodFixture, sample: &str, value: f64) {
+pub(crate) async fn wait_for_value(fixture: &PodFixture, sample: &str, value: f64) {
     wait_for(sample, SOON, async || match MetricsSnapshot::read(fixture).await.get(sample) {
         Some(now) if now == value => Ok(()),
         other => Err(other),

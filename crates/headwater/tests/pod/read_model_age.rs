@@ -5,6 +5,7 @@ use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
 use crate::fixture::{PodFixture, SOON, cluster_config};
+use crate::metrics::wait_for_value;
 
 /// One takes every order, the other only shipped ones.
 const TWO_READ_MODELS: &str = "read_models:
@@ -60,5 +61,26 @@ async fn each_read_model_has_its_own_count_and_age() {
     let table = fixture.run_command(&["status"]).await;
     let line = |model: &str| table.lines().find(|line| line.starts_with(model)).unwrap_or_default().to_owned();
     assert!(line("orders").contains(" ago") && line("shipped").contains(" ago"), "{table}");
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn a_changed_read_model_is_incomplete() {
+    let mut fixture = PodFixture::start(TestClusterConfig {
+        extra_yaml: TWO_READ_MODELS.into(),
+        ..cluster_config(MongoTopology::Shared)
+    })
+    .await;
+    fixture.insert("order-1", 1).await;
+    fixture.wait_for_applied("order-1").await;
+    let incomplete = |model: &str| format!("headwater_read_model_incomplete{{read_model=\"{model}\"}}");
+    wait_for_value(&fixture, &incomplete("shipped"), 0.0).await;
+
+    let path = fixture.0.pod(0).config().to_owned();
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, config.replace("$set: { by:", "$set: { carrier:")).unwrap();
+    fixture.0.restart_pod(0).await.unwrap();
+    wait_for_value(&fixture, &incomplete("shipped"), 1.0).await;
+    wait_for_value(&fixture, &incomplete("orders"), 0.0).await;
     fixture.stop().await;
 }

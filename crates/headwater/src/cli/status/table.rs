@@ -146,9 +146,10 @@ fn write_read_models(text: &mut String, status: &PipelineStatus) {
             or_unknown(model.documents),
             or_unknown(model.applied_seconds_ago.map(|ago| format!("{} ago", format_short(ago)))),
             or_unknown(model.parked_aggregates),
+            if model.incomplete.is_some() { "incomplete" } else { "" }.to_owned(),
         ]
     });
-    write_table(text, &["read model", "documents", "last applied", "parked"], &rows.collect::<Vec<_>>());
+    write_table(text, &["read model", "documents", "last applied", "parked", ""], &rows.collect::<Vec<_>>());
 }
 
 fn write_terms(text: &mut String, status: &PipelineStatus) {
@@ -230,6 +231,7 @@ mod tests {
             applied: None,
             applied_seconds_ago: Some(0.25),
             parked_aggregates: None,
+            incomplete: None,
         }];
         let term = |term, pod: &str, started, state| TermStatus {
             term,
