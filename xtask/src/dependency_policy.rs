@@ -123,7 +123,7 @@ fn license_violation(policy: &DependencyPolicy, package: &Package) -> Option<Str
 
 /// The packages that cargo builds: follows normal and build dependencies, and with `dev` those of tests too.
 pub(crate) fn reachable_packages(metadata: &Metadata, dev: bool) -> Vec<&Package> {
-    let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves unless told not to");
+    let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves by default");
     let nodes: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
     // Crates used only by developer commands and tests are not shipped.
     let roots = metadata.workspace_packages();

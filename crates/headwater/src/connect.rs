@@ -22,7 +22,7 @@ use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 
 /// How long an operation looks for its MongoDB server. Short: pods and checks try again, so a long wait only delays the report.
 pub(crate) const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for a command that tries once: longer than an election of a replica set, shorter than a person's patience.
+/// The same for a command that tries once: longer than an election of a replica set, short enough for a person who waits at the terminal.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
 const CONNECTION_STRING: &str = "`service_bus.connection_string` is not valid";

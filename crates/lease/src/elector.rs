@@ -239,7 +239,7 @@ impl<S: LeaseStore> Elector<S> {
             }
             TermEnd::Lost(loss) => {
                 stop.send_replace(Some(StopSignal::Lost));
-                // The work has been told to stop, but may still run. `follow` waits for it before it takes another term.
+                // The work has received the signal to stop, but may still run. `follow` waits for it before it takes another term.
                 self.unfinished_work = Some(work);
                 self.log_loss(term, &loss);
                 None

@@ -188,8 +188,8 @@ impl Consumer {
 
     /// Reports every applied event to `observer`.
     #[must_use]
-    pub fn with_observer(mut self, witness: Arc<dyn ApplyObserver>) -> Self {
-        self.applier = self.applier.with_observer(witness);
+    pub fn with_observer(mut self, observer: Arc<dyn ApplyObserver>) -> Self {
+        self.applier = self.applier.with_observer(observer);
         self
     }
 

@@ -84,7 +84,7 @@ impl Link {
         (self.granted_until.wrapping_sub(self.delivery_count) as i32) > 0
     }
 
-    /// True if the owner has not yet been told that this link is closed.
+    /// True if no event has yet reported to the owner that this link is closed.
     pub(super) fn reports_end(&self) -> bool {
         !matches!(self.state, LinkState::DetachSent { report: false })
     }
@@ -281,7 +281,7 @@ impl Connection {
             LinkState::DetachSent { .. } => return,
             LinkState::Requested { .. } => {
                 if self.refuse(link, true, Some(error)).is_err() {
-                    // The refusal could not be sent: the AMQP session has ended, and the owner has been told.
+                    // The refusal could not be sent: the AMQP session has ended, and an event reported that to the owner.
                     return;
                 }
             }

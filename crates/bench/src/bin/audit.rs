@@ -19,7 +19,7 @@ use tokio::time::sleep;
 const PIPELINE: &str = "audited";
 const READ_MODELS: &str =
     "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1 }, $set: { last: $$event.version } } } }\n";
-const PATIENCE: Duration = Duration::from_secs(3_600);
+const TIMEOUT: Duration = Duration::from_secs(3_600);
 
 struct AuditBench {
     folder: TempDir,
@@ -157,7 +157,7 @@ impl AuditBench {
             if let Some(found) = look().await {
                 return found;
             }
-            assert!(began.elapsed() < PATIENCE, "no {what} within {PATIENCE:?}");
+            assert!(began.elapsed() < TIMEOUT, "no {what} within {TIMEOUT:?}");
             sleep(Duration::from_millis(20)).await;
         }
     }

@@ -104,7 +104,7 @@ impl ProducerSoakOptions {
     fn split_plan(&self) -> (FaultPlan, FaultPlan) {
         let FaultPlan { faults: mut must } = self.plan();
         let once: Vec<&ClusterFault> = self.profile.once.iter().filter_map(|group| group.last()).collect();
-        let last = must.iter().rposition(|strike| once.contains(&&strike.fault));
+        let last = must.iter().rposition(|planned| once.contains(&&planned.fault));
         let may = must.split_off(last.map_or(0, |last| last + 1));
         (FaultPlan { faults: must }, FaultPlan { faults: may })
     }

@@ -1,8 +1,8 @@
 //! Bounds on what a peer can make the broker hold: deliveries it has granted credit for and does not read, messages it has
 //! sent only in part, responses it does not fetch.
 //!
-//! A peer may grant any credit. The core is told only of as much as one link should have in flight, and of more after that has been written
-//! to the socket. The core itself (`core::outgoing`) bounds what all links of a connection, and all connections, have in flight
+//! A peer may grant any credit. This module passes on to the core only as much as one link should have in flight, and more after that has been
+//! written to the socket. The core itself (`core::outgoing`) bounds what all links of a connection, and all connections, have in flight
 //! together; this module reports to it what was written.
 
 use std::sync::Arc;

@@ -36,7 +36,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 
     /// The core has used as much of its granted credit as it could. If it used all, there may be more messages and the peer may have granted more
-    /// credit: then the core is told. The drain ends when the core has no more messages or the peer's credit is used.
+    /// credit: then this reports the credit to the core. The drain ends when the core has no more messages or the peer's credit is used.
     pub(super) fn drained(&mut self, core_id: CoreLinkId, delivery_count: u32, unused: u32) {
         let Some(link) = self.links.by_core_id(core_id) else { return };
         let credit = self.amqp.credit(link);

@@ -147,9 +147,9 @@ impl FaultSchedule {
         let occasion = self.occasions;
         self.occasions += 1;
         let chosen = hash_occasion(self.fault.seed, occasion).is_multiple_of(self.fault.one_in.max(1));
-        let strikes = !self.is_exhausted() && occasion >= self.fault.skip && chosen;
-        self.injected += u64::from(strikes);
-        strikes
+        let injects = !self.is_exhausted() && occasion >= self.fault.skip && chosen;
+        self.injected += u64::from(injects);
+        injects
     }
 }
 

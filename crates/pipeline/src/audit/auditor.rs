@@ -356,7 +356,7 @@ impl ProgressSink<'_> {
     }
 }
 
-/// One round under way.
+/// A round in progress.
 struct Round<'a> {
     auditor: &'a Auditor,
     scope: &'a AuditScope,

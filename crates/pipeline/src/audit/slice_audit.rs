@@ -31,8 +31,8 @@ use crate::view::{Cursor, CursorReader, PipelineStart};
 const CONCURRENT_SESSIONS: usize = 32;
 /// Cursors read in one query.
 const CURSORS_PER_QUERY: usize = 1_000;
-/// An aggregate whose healing has ended this many pods is left to an operator: its event would end one pod after the other.
-const MAX_DEATHS: u64 = 2;
+/// An aggregate whose healing was interrupted this often is left to an operator: its event may end one pod after the other.
+const MAX_INTERRUPTED_HEALINGS: u64 = 2;
 const CHECKPOINT_POLL: Duration = Duration::from_millis(250);
 
 /// What one slice is compared with, and how its suspects are healed.
@@ -250,11 +250,11 @@ impl SliceAuditor {
         if mode == HealingMode::DryRun {
             return Ok(false);
         }
-        let deaths = self.store.begin_healing(&suspect.head.aggregate).await?;
-        let may_heal = mode == HealingMode::OnRequest || deaths < MAX_DEATHS;
+        let interrupted = self.store.begin_healing(&suspect.head.aggregate).await?;
+        let may_heal = mode == HealingMode::OnRequest || interrupted < MAX_INTERRUPTED_HEALINGS;
         if !may_heal {
             warn!(
-                aggregate = ?suspect.head.aggregate, deaths,
+                aggregate = ?suspect.head.aggregate, interrupted_healings = interrupted,
                 "audit found missing events and leaves them to an operator: pods ended while healing them; run `headwater audit --all`"
             );
         }

@@ -143,7 +143,7 @@ impl AuditStore {
         if updated.matched_count == 1 { Ok(()) } else { Err(Error::TakenOver) }
     }
 
-    /// Notes that an aggregate is being healed, and returns how often that has begun and not ended: the pod died meanwhile.
+    /// Notes that an aggregate is being healed, and returns how many earlier healings began and did not end: their pods crashed meanwhile.
     pub(super) async fn begin_healing(&self, aggregate: &AggregateId) -> Result<u64, Error> {
         let field = healing_field(aggregate);
         let begun = doc! { "$inc": { &field: 1_i64 } };

@@ -531,7 +531,7 @@ struct SessionArrivals<'s, 'a> {
 }
 
 impl Arrivals for SessionArrivals<'_, '_> {
-    fn patience(&self) -> Duration {
+    fn gap_wait(&self) -> Duration {
         ARRIVAL_WAIT
     }
 

@@ -130,7 +130,7 @@ async fn a_poisoned_missing_event_parks_its_aggregate() {
 
 #[tokio::test]
 async fn an_event_that_ends_pods_is_left_to_an_operator() {
-    let fixture = AuditFixture::start("audit_deaths").await;
+    let fixture = AuditFixture::start("audit_interrupted").await;
     let all = events(2, 1);
     fixture.write(&all).await;
     let consumer = fixture.consume();

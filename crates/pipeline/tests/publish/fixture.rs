@@ -268,10 +268,10 @@ impl PublisherRun {
 
     /// Stops the publisher and ends its input; returns the result and the duration.
     pub(crate) async fn stop(mut self) -> (Result<PublishEnd, Error>, Duration) {
-        let told = Instant::now();
+        let began = Instant::now();
         self.stop.take().unwrap().send(()).expect("it runs");
         self.intake.take();
-        (self.end().await, told.elapsed())
+        (self.end().await, began.elapsed())
     }
 
     /// Ends the input; returns the result.

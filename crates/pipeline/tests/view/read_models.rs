@@ -108,7 +108,7 @@ struct EventTypeCounter;
 
 impl Projection for EventTypeCounter {
     fn name(&self) -> &str {
-        "tally"
+        "event_types"
     }
 
     fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {
@@ -116,7 +116,7 @@ impl Projection for EventTypeCounter {
         if name == "Cancelled" {
             return Err(ProjectionError::new("cancelling is not supported"));
         }
-        writes.update("tally", name, doc! { "$inc": { "count": 1 } })?;
+        writes.update("event_types", name, doc! { "$inc": { "count": 1 } })?;
         Ok(())
     }
 }
@@ -131,9 +131,9 @@ async fn a_rust_projection_writes_in_the_transaction_and_may_park() {
     let events = [added(1), added(2), event("a", 3, "Cancelled", doc! {}), added(4)];
     let outcomes = pod.apply(all_delivered(&events)).await;
     assert_eq!(outcomes, [ApplyOutcome::Applied, ApplyOutcome::Applied, ApplyOutcome::Parked, ApplyOutcome::Parked]);
-    assert_eq!(fixture.view("tally").await, [doc! { "_id": "Added", "count": 2 }]);
+    assert_eq!(fixture.view("event_types").await, [doc! { "_id": "Added", "count": 2 }]);
     let list = fixture.parked_store().list(10).await.unwrap();
-    assert_eq!((list.len(), list[0].model.as_str()), (1, "tally"));
+    assert_eq!((list.len(), list[0].model.as_str()), (1, "event_types"));
     assert_eq!(list[0].parked.detail, "cancelling is not supported");
 }
 

@@ -21,7 +21,7 @@ const MAX_POLL: Duration = Duration::from_millis(500);
 /// More events of the session whose batch is being applied.
 pub trait Arrivals: Send {
     /// How long a gap waits for an arrival before the source is asked.
-    fn patience(&self) -> Duration;
+    fn gap_wait(&self) -> Duration;
 
     /// The events that arrive next. Empty: none arrived within the time. `None`: none will arrive.
     fn next(&mut self, within: Duration) -> impl Future<Output = Option<Vec<DeliveredEvent>>> + Send;
@@ -31,7 +31,7 @@ pub trait Arrivals: Send {
 pub(in crate::view) struct NoArrivals;
 
 impl Arrivals for NoArrivals {
-    fn patience(&self) -> Duration {
+    fn gap_wait(&self) -> Duration {
         Duration::ZERO
     }
 

@@ -102,7 +102,7 @@ impl SessionApplier {
             while !batch.ready.is_empty() {
                 let part = self.take_part(&mut batch.ready);
                 let end = match self.submit(&part).await {
-                    Ok(results) => self.process_results(part, results, &mut batch, arrivals.patience()).await,
+                    Ok(results) => self.process_results(part, results, &mut batch, arrivals.gap_wait()).await,
                     Err(end) => Some(end),
                 };
                 if let Some(end) = end {
@@ -212,7 +212,7 @@ impl SessionApplier {
         part: Vec<BatchEvent>,
         results: Vec<EventResult>,
         batch: &mut Batch,
-        patience: Duration,
+        gap_wait: Duration,
     ) -> Option<BatchEnd> {
         let mut undecided = VecDeque::new();
         let mut missing: Vec<(Identity, MissingEvents)> = vec![];
@@ -258,7 +258,7 @@ impl SessionApplier {
         batch.ready = undecided;
         for (identity, missing) in missing {
             let events = take_aggregate(&mut batch.ready, &identity);
-            batch.gaps.wait(missing, events, patience);
+            batch.gaps.wait(missing, events, gap_wait);
         }
         batch.ready.extend(batch.gaps.take_filled());
         end
