@@ -100,7 +100,7 @@ def test_the_image_says_what_it_is():
     assert image["Size"] < 60e6, image["Size"]
 
 
-def test_the_binary_in_the_image_has_no_symbols_and_no_shell_beside_it(tmp_path):
+def test_the_image_has_a_stripped_binary_and_no_shell(tmp_path):
     saved = tmp_path / "image.tar"
     name = f"headwater-files-{uuid.uuid4().hex[:8]}"
     created = podman("create", "--name", name, "--ulimit", f"nofile=1024:{HARD_FILES}", "--ulimit", "nproc=1024:1024", IMAGE)

@@ -67,7 +67,7 @@ test("a scheduled message arrives on time, a cancelled one never", async () => {
   await receiver.close();
 });
 
-test("a subscriber gets messages as they arrive and completes them automatically", async () => {
+test("a subscriber gets and completes messages as they arrive", async () => {
   const receiver = client.createReceiver("stream");
   const got = [];
   const all = new Promise((resolve, reject) => {
@@ -157,7 +157,7 @@ test("session state is stored", async () => {
   await receiver.close();
 });
 
-test("a topic with duplicate detection feeds each subscription once", async () => {
+test("duplicate detection feeds each subscription once", async () => {
   for (let n = 0; n < 2; n++) await send("events", { body: "e", sessionId: "order-1", messageId: "same" });
   const receiver = await client.acceptSession("events", "read-models", "order-1");
   const got = await receiver.receiveMessages(2, { maxWaitTimeInMs: 1_000 });

@@ -53,7 +53,7 @@ test("every pod shows the same leader, pods and read models", async () => {
   }
 });
 
-test("the command line agrees with the page, and every pod is healthy", async () => {
+test("the command line agrees with the page: every pod is healthy", async () => {
   const { leader } = await waitForStatus(cluster.pods[0], "a leader and three pods", hasLeaderAndThreePods);
   const json = await runStatus("--json");
   assert.equal(json.code, 0, json.stderr);
@@ -236,7 +236,7 @@ test("a paused pod is shown as unknown, and recovers", async () => {
 });
 
 // The last tests: they stop pods.
-test("after a crash the page shows the new leader and the lost term", async () => {
+test("after a crash the page shows new leader and lost term", async () => {
   const before = await waitForStatus(cluster.pods[0], "a leader and three pods", hasLeaderAndThreePods);
   const leading = cluster.pods.find((pod) => pod.id === before.leader.pod);
   const page = await open(cluster.pods.find((pod) => pod !== leading));
@@ -273,7 +273,7 @@ test("after a crash the page shows the new leader and the lost term", async () =
   await close(page);
 });
 
-test("a stopped pod is removed, and without pods there is no leader", async () => {
+test("a stopped pod is removed; without pods there is no leader", async () => {
   const running = [];
   for (const pod of cluster.pods) {
     if (await getStatus(pod).then(() => true, () => false)) running.push(pod);

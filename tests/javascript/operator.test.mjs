@@ -46,7 +46,7 @@ async function unlocked(options) {
 
 const waitForNote = (page, text) => page.waitForFunction((text) => document.getElementById("action-note").textContent.includes(text), text);
 
-test("without a configured token the page and the pod are read-only", async () => {
+test("without a token the page and the pod are read-only", async () => {
   const page = await open(chromium, cluster.pods[2]);
   await page.waitForFunction(() => document.getElementById("leader").textContent.startsWith("pod-"));
   assert.equal(await page.locator("#operator").isVisible(), false);

@@ -23,7 +23,7 @@ test("a real browser runs a page served on loopback", async () => {
   }
 });
 
-test("the official SDK reads a connection string of the emulator's kind", () => {
+test("the SDK reads a connection string of the emulator", () => {
   const parsed = parseServiceBusConnectionString(
     "Endpoint=sb://127.0.0.1:5672;SharedAccessKeyName=key;SharedAccessKey=secret;UseDevelopmentEmulator=true");
   assert.equal(parsed.endpoint, "sb://127.0.0.1:5672");

@@ -95,7 +95,7 @@ def test_a_dead_letter_is_not_dead_lettered_again(client, make_queue):
             receiver.dead_letter_message(message, reason="again")
 
 
-def test_a_scheduled_message_stays_scheduled_when_it_is_delivered(client, make_queue):
+def test_a_delivered_message_keeps_its_scheduled_state(client, make_queue):
     queue = make_queue()
     due = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=1)
     with client.get_queue_sender(queue) as sender:

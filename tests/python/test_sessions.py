@@ -143,7 +143,7 @@ def test_messages_of_a_session_are_peeked_and_deferred_within_it(client, queue):
         receiver.complete_message(deferred)
 
 
-def test_session_id_and_partition_key_must_match_when_partitioned(client, make_queue):
+def test_a_partition_key_must_equal_the_session_id(client, make_queue):
     queue = make_queue(requires_session=True, enable_partitioning=True)
     with client.get_queue_sender(queue) as sender:
         with pytest.raises((ServiceBusError, ValueError)):
@@ -191,7 +191,7 @@ def test_receive_and_delete_works_with_sessions(client, queue):
         assert receiver.peek_messages() == []
 
 
-def test_a_named_session_can_be_accepted_before_its_first_message(client, queue):
+def test_a_named_session_is_accepted_before_its_first_message(client, queue):
     with client.get_queue_receiver(queue, session_id="late") as receiver:
         assert receiver.receive_messages(max_wait_time=1) == []
         send(client, queue, *messages("other", 1))

@@ -38,7 +38,7 @@ def test_subscriptions_settle_independently(client, make_topic):
         receiver.complete_message(dead)
 
 
-def test_a_partitioned_topic_with_sessions_and_duplicate_detection(client, make_topic):
+def test_a_partitioned_topic_with_duplicate_detection(client, make_topic):
     topic = make_topic(
         enable_partitioning=True, requires_duplicate_detection=True,
         duplicate_detection_history_time_window=datetime.timedelta(minutes=10),

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cursor_only_a_pipeline_from_the_beginning_is_behind() {
+    fn without_a_cursor_only_a_start_at_the_beginning_is_behind() {
         assert_eq!(compare(&head(5), None, PipelineStart::Beginning), AggregateState::Behind { cursor: None });
         let skipped = AggregateState::Skipped(SkipReason::BeforeStart);
         assert_eq!(compare(&head(5), None, PipelineStart::Now), skipped);
