@@ -10,6 +10,8 @@ use local_cluster::usage::{cpu_time, peak_resident_mb};
 use local_cluster::{
     BrokerOptions, BrokerProcess, LeaseTimings, PodConfig, TopicEntity, connection_string, emulator_config, pod_program,
 };
+use mongodb::Client;
+use mongodb::bson::doc;
 use tokio::time::sleep;
 
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,6 +38,13 @@ pub async fn start_broker_with(binary: &Path, data_dir: &Path, entities: Option<
     let (binary, data_dir) = (binary.to_owned(), data_dir.to_owned());
     let options = BrokerOptions { binary, data_dir, entities, test_hooks: false };
     BrokerProcess::start(&options).await.expect("the broker starts")
+}
+
+/// The process id of mongod.
+pub async fn server_pid(client: &Client) -> u32 {
+    let status = client.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("MongoDB responds");
+    let pid = status.get("pid").and_then(|pid| pid.as_i64().or_else(|| pid.as_i32().map(i64::from)));
+    pid.and_then(|pid| u32::try_from(pid).ok()).expect("a server has a pid")
 }
 
 /// A pod under measurement.

@@ -16,7 +16,7 @@ pub mod soak_read_models;
 pub mod stop_soak;
 mod subscription_reader;
 
-pub use args::{SoakArgs, print_result};
+pub use args::{RoundSummary, SoakArgs};
 pub use defect_detection::{consumer_options_for, find_failing_consumer_seed, find_failing_seed, producer_options_for};
 pub use pipeline::failpoints::Failpoint;
 pub use producer_soak::{ProducerSoakOptions, ProducerSoakResult, run};

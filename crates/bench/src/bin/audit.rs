@@ -1,17 +1,18 @@
 //! Cost of a round of the audit, and its effect on live events.
 //!
-//! `cargo xtask bench audit [-- AGGREGATES [EVENTS_EACH [LIVE]]]`: 1,000,000 aggregates of 5 events by default. Real processes, release, one machine:
+//! `cargo xtask bench audit [-- AGGREGATES [EVENTS_EACH [LIVE_EVENTS]]]`: 1,000,000 aggregates of 5 events by default. Real processes, release, one machine:
 //! mongod, the durable broker and one pod. The source and its cursors are written directly. First a round without pauses: time, CPU of pod and mongod,
 //! memory of the pod. Then 60,000 live events with the audit off and at its default budget, in turn, the best of two each.
 
 use std::time::{Duration, Instant};
 
-use bench::processes::{MeasuredPod, start_broker_with_topics};
+use bench::processes::{MeasuredPod, server_pid, start_broker_with_topics};
 use bench::source_events::{events_collection, insert_events};
+use clap::{Parser, value_parser};
 use local_cluster::usage::cpu_time;
 use local_cluster::{BrokerProcess, TopicEntity};
 use mongodb::bson::{Document, doc};
-use mongodb::{Client, Database, IndexModel};
+use mongodb::{Database, IndexModel};
 use tempfile::TempDir;
 use testkit::mongo::{ScratchDatabase, SharedMongo};
 use tokio::time::sleep;
@@ -20,6 +21,20 @@ const PIPELINE: &str = "audited";
 const READ_MODELS: &str =
     "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1 }, $set: { last: $$event.version } } } }\n";
 const TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// Measure a round of the audit, and its effect on live events
+#[derive(Parser)]
+struct Args {
+    /// Aggregates in the source
+    #[arg(default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..))]
+    aggregates: u64,
+    /// Events of each aggregate
+    #[arg(default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
+    events_each: u64,
+    /// Live events of each measurement
+    #[arg(default_value_t = 60_000, value_parser = value_parser!(u64).range(1..))]
+    live_events: u64,
+}
 
 struct AuditBench {
     folder: TempDir,
@@ -35,10 +50,8 @@ struct AuditBench {
 
 #[tokio::main]
 async fn main() {
-    let argument =
-        |at: usize, default: u64| std::env::args().nth(at).map_or(default, |given| given.parse().expect("a number"));
-    let (aggregates, each, live) = (argument(1, 1_000_000), argument(2, 5), argument(3, 60_000));
-    let mut bench = AuditBench::set_up(aggregates, each, live).await;
+    let Args { aggregates, events_each: each, live_events } = Args::parse();
+    let mut bench = AuditBench::set_up(aggregates, each, live_events).await;
     let (seconds, pod, server, rss) = bench.measure_round(aggregates).await;
     let (mut off, mut on) = (0.0_f64, 0.0_f64);
     for _ in 0..2 {
@@ -169,10 +182,4 @@ fn aggregate(number: u64) -> String {
 
 fn event(aggregate: &str, version: i64) -> Document {
     doc! { "aggregateId": aggregate, "version": version, "type": "ItemAdded", "payload": { "price": 7, "text": "x".repeat(64) } }
-}
-
-async fn server_pid(client: &Client) -> u32 {
-    let status = client.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("MongoDB responds");
-    let pid = status.get("pid").and_then(|pid| pid.as_i64().or_else(|| pid.as_i32().map(i64::from)));
-    pid.and_then(|pid| u32::try_from(pid).ok()).expect("a server has a pid")
 }

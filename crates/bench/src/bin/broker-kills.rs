@@ -1,4 +1,4 @@
-//! `cargo xtask soak broker-kills [-- ROUNDS [SEED]]`: the broker killed -9 under load, 200 rounds unless summarize otherwise.
+//! `cargo xtask soak broker-kills [-- ROUNDS [SEED]]`: the broker killed -9 under load, 200 rounds by default.
 //!
 //! Prints a line every ten rounds and the result at the end. The seed decides when each kill happens; what it hits depends on the machine.
 
@@ -7,14 +7,24 @@ use std::time::Instant;
 
 use bench::broker_kills::{self, KillReport};
 use bench::processes::headwater_binary;
+use clap::Parser;
 
 const LINE_EVERY: u32 = 10;
 
+/// Kill the broker under load, again and again
+#[derive(Parser)]
+struct Args {
+    /// How often the broker is killed
+    #[arg(default_value_t = 200)]
+    rounds: u32,
+    /// Decides when each kill happens
+    #[arg(default_value_t = 1)]
+    seed: u64,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
-    let mut numbers = std::env::args().skip(1).map(|given| given.parse::<u64>().expect("rounds and seed are numbers"));
-    let rounds = numbers.next().map_or(200, |rounds| u32::try_from(rounds).expect("rounds fit 32 bits"));
-    let seed = numbers.next().unwrap_or(1);
+    let Args { rounds, seed } = Args::parse();
     println!("{rounds} rounds, seed {seed}");
     let began = Instant::now();
     let line = |report: &KillReport| {

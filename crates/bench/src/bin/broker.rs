@@ -16,6 +16,7 @@ use bench::broker_load::{AcceptLoad, SingleSessionReceiver, batches, messages, s
 use bench::broker_scaling::{self, ScalingRow, max_cost_ratio};
 use bench::processes::start_broker;
 use bytes::Bytes;
+use clap::{Parser, value_parser};
 use local_cluster::BrokerProcess;
 use local_cluster::usage::{cpu_time, resident_mb};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,15 +28,22 @@ const SESSIONS: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabyt
 /// A pod has 64 parallel sessions by default.
 const CONSUMER: AcceptLoad = AcceptLoad { connections: 8, sessions: 8, credit: 1 };
 
+/// Measure the throughput of the durable broker next to raw TCP
+#[derive(Parser)]
+struct Args {
+    /// Measure the cost per message while the broker fills, instead of its throughput
+    #[arg(long)]
+    flat: bool,
+    /// Messages to send; with --flat: the most that are stored [default: 200000, with --flat 5000000]
+    #[arg(value_parser = value_parser!(u64).range(1_000..))]
+    messages: Option<u64>,
+}
+
 #[tokio::main]
 async fn main() -> io::Result<()> {
-    let mut args = std::env::args().skip(1).peekable();
-    let is_flat = args.next_if(|first| first == "--flat").is_some();
-    let count = args.next().map(|given| given.parse().expect("a number of messages"));
-    if is_flat {
-        measure_scaling(count.unwrap_or(5_000_000)).await
-    } else {
-        measure_speed(count.unwrap_or(200_000)).await
+    match Args::parse() {
+        Args { flat: true, messages } => measure_scaling(messages.unwrap_or(5_000_000)).await,
+        Args { flat: false, messages } => measure_speed(messages.unwrap_or(200_000)).await,
     }
 }
 

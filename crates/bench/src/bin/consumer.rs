@@ -1,6 +1,6 @@
 //! Throughput of a consuming pod relative to raw transactions with the same statements.
 //!
-//! `cargo xtask bench consumer [-- EVENTS [SETTINGS [SHAPE]]]`, settings as in the configuration: `'{ max_concurrent_sessions: 64 }'`; with
+//! `cargo xtask bench consumer [-- EVENTS [SETTINGS [WORKLOAD]]]`, settings as in the configuration: `'{ max_concurrent_sessions: 64 }'`; with
 //! a workload (`many`, `short`, `buckets`, `disorder`) that one alone, and no JSON. Real processes, release, one machine: mongod, the durable broker and
 //! one pod. A backlog is published first; the count is what the broker reports as settled. Three workloads: 1,000 aggregates; as many aggregates as
 //! events; the same in 256 buckets. Then one aggregate with all events; the rate of 1,000 aggregates while one more fails all the
@@ -17,11 +17,12 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bench::processes::{MeasuredPod, measure_consumed, measure_published, start_broker_with_topics};
+use bench::processes::{MeasuredPod, measure_consumed, measure_published, server_pid, start_broker_with_topics};
 use bench::raw_transactions::{
     CursorWrite, MODEL, OplogSummary, TransactionRate, aggregate, groups_as_written, measure_transactions,
 };
 use bench::source_events::{events_collection, insert_events};
+use clap::{Parser, value_parser};
 use futures_util::StreamExt;
 use local_cluster::usage::cpu_time;
 use local_cluster::{BrokerProcess, TopicEntity};
@@ -46,6 +47,20 @@ const STREAM_BATCH: u64 = 100;
 /// Pods for each workload.
 const ROUNDS: u32 = 2;
 const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
+
+/// Measure the throughput of a consuming pod next to raw transactions
+#[derive(Parser)]
+struct Args {
+    /// Events of each workload
+    #[arg(default_value_t = 100_000, value_parser = value_parser!(u64).range(1_000..))]
+    events: u64,
+    /// The content of `consumer:` in the configuration of the pod, for example '{ max_concurrent_sessions: 64 }'
+    #[arg(default_value = "", hide_default_value = true)]
+    settings: String,
+    /// Measure only this workload, and print no JSON
+    #[arg(value_parser = ["many", "short", "buckets", DISORDER])]
+    workload: Option<String>,
+}
 
 /// How events are spread over aggregates, and aggregates over sessions.
 struct Workload {
@@ -79,20 +94,23 @@ struct ConsumerBench {
     /// The pid of mongod.
     server: u32,
     events: u64,
+    /// The `consumer:` line of the pods, or nothing.
+    settings: String,
 }
 
 #[tokio::main]
 async fn main() {
-    let events: u64 = std::env::args().nth(1).map_or(100_000, |given| given.parse().expect("a number of events"));
-    assert!(events >= 1_000, "with fewer events there is nothing to measure");
-    let mut bench = ConsumerBench::set_up(events).await;
-    if let Some(only) = std::env::args().nth(3) {
-        if only == DISORDER {
-            bench.measure_out_of_order().await;
-            bench.broker.kill().await;
-            return;
+    let args = Args::parse();
+    let mut bench = ConsumerBench::set_up(args.events, &args.settings).await;
+    if let Some(only) = args.workload {
+        match WORKLOADS.iter().find(|workload| workload.name == only) {
+            Some(workload) => {
+                bench.measure(workload).await;
+            }
+            None => {
+                bench.measure_out_of_order().await;
+            }
         }
-        bench.measure(WORKLOADS.iter().find(|workload| workload.name == only).expect("a workload's name")).await;
         bench.broker.kill().await;
         return;
     }
@@ -125,7 +143,7 @@ async fn main() {
 }
 
 impl ConsumerBench {
-    async fn set_up(events: u64) -> Self {
+    async fn set_up(events: u64, settings: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let failing = Workload { name: FAILING, ..WORKLOADS[0] };
         let workloads = WORKLOADS.iter().chain([&failing]);
@@ -137,7 +155,8 @@ impl ConsumerBench {
         let broker = start_broker_with_topics(folder.path(), &topics).await;
         let mongo = testkit::mongo::shared().await.expect("a mongod");
         let server = server_pid(mongo.client()).await;
-        Self { folder, mongo, broker, server, events }
+        let settings = if settings.is_empty() { String::new() } else { format!("consumer: {settings}\n") };
+        Self { folder, mongo, broker, server, events, settings }
     }
 
     /// Measures baselines and pods in turn and takes the best of each, so that other load on the machine affects both.
@@ -208,9 +227,7 @@ impl ConsumerBench {
     }
 
     fn start_consumer(&self, source: &Database, topic: &str) -> MeasuredPod {
-        let settings = std::env::args().nth(2).filter(|given| !given.is_empty());
-        let settings = settings.map_or_else(String::new, |given| format!("consumer: {given}\n"));
-        let more = format!("producer: {{ start: beginning }}\n{settings}{READ_MODELS}");
+        let more = format!("producer: {{ start: beginning }}\n{}{READ_MODELS}", self.settings);
         MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more)
     }
 
@@ -291,12 +308,6 @@ fn topic(workload: &Workload, round: u32) -> String {
 
 fn best(ceilings: &[TransactionRate]) -> TransactionRate {
     *ceilings.iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).expect("a round")
-}
-
-async fn server_pid(server: &mongodb::Client) -> u32 {
-    let status = server.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("a status");
-    let pid = status.get("pid").and_then(|pid| pid.as_i64().or_else(|| pid.as_i32().map(i64::from)));
-    pid.and_then(|pid| u32::try_from(pid).ok()).expect("a process's number")
 }
 
 /// Takes the aggregates in turn.

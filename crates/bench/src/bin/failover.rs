@@ -1,6 +1,6 @@
 //! How long the pipeline has no leader: after a release, and after a crash.
 //!
-//! `cargo run --release -p bench --bin failover [-- GRACEFUL CRASHES]`. Three candidate processes, ttl 2 s. Graceful: the
+//! `cargo xtask bench failover [-- RELEASES [CRASHES]]`. Three candidate processes, ttl 2 s. Graceful: the
 //! leader gets SIGTERM, and the time runs from the end of its drain (right before the release) to the moment another process
 //! gains its term. Crash: the leader gets SIGKILL, and the time runs from before the kill. Fails when a time exceeds its limit,
 //! or the evaluation finds two leaders at once.
@@ -9,36 +9,44 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::latency::percentile;
+use clap::{Parser, value_parser};
 use election_test::cold_start::short_ttl;
 use election_test::{CandidateReport, ElectionTest, Millis, run_if_candidate};
 use testkit::mongo::shared;
 
-const GRACEFUL_ROUNDS: usize = 200;
-const CRASH_ROUNDS: usize = 20;
 const GRACEFUL_LIMIT: Millis = 100.0;
 const CRASH_GRACE: Millis = 1000.0;
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Measure how long the pipeline has no leader
+#[derive(Parser)]
+struct Args {
+    /// How often the leader stops and releases the lease
+    #[arg(default_value_t = 200, value_parser = value_parser!(u32).range(1..))]
+    releases: u32,
+    /// How often the leader is killed
+    #[arg(default_value_t = 20, value_parser = value_parser!(u32).range(1..))]
+    crashes: u32,
+}
 
 fn main() -> ExitCode {
     if run_if_candidate() {
         return ExitCode::SUCCESS;
     }
+    let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.expect("a runtime can be built").block_on(run())
+    runtime.expect("a runtime can be built").block_on(run(&args))
 }
 
-async fn run() -> ExitCode {
-    let mut rounds = std::env::args().skip(1).map(|given| given.parse().expect("rounds are numbers"));
-    let graceful_rounds = rounds.next().unwrap_or(GRACEFUL_ROUNDS);
-    let crash_rounds = rounds.next().unwrap_or(CRASH_ROUNDS);
+async fn run(args: &Args) -> ExitCode {
     let shared = shared().await.expect("a mongod can be started");
     let database = shared.database("failover");
     let mut election = ElectionTest::new(shared.uri(), database.name(), short_ttl(), &[]);
     for name in ["a", "b", "c"] {
         election.start_candidate(name).wait_until_started().await;
     }
-    let graceful = sorted(graceful(&mut election, graceful_rounds).await);
-    let crash = sorted(crash(&mut election, crash_rounds).await);
+    let graceful = sorted(graceful(&mut election, args.releases).await);
+    let crash = sorted(crash(&mut election, args.crashes).await);
     election.evaluate().assert_clean();
 
     let ttl = short_ttl().ttl.as_secs_f64() * 1000.0;
@@ -51,7 +59,7 @@ async fn run() -> ExitCode {
     if within_limits { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn graceful(election: &mut ElectionTest, rounds: usize) -> Vec<Millis> {
+async fn graceful(election: &mut ElectionTest, rounds: u32) -> Vec<Millis> {
     let mut took = vec![];
     let (mut leader, mut term, _) = election.next_leader(0, None, TIMEOUT).await;
     for _ in 0..rounds {
@@ -70,7 +78,7 @@ async fn graceful(election: &mut ElectionTest, rounds: usize) -> Vec<Millis> {
     took
 }
 
-async fn crash(election: &mut ElectionTest, rounds: usize) -> Vec<Millis> {
+async fn crash(election: &mut ElectionTest, rounds: u32) -> Vec<Millis> {
     let mut took = vec![];
     let (mut leader, mut term) = election.last_leader();
     for _ in 0..rounds {

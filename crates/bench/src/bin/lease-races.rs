@@ -1,21 +1,29 @@
 //! Cold starts of the lease: eight candidates, each with its own thread, runtime and client, 200 times.
 //!
-//! `cargo run -p bench --bin lease-races [-- ROUNDS]`. Ends with a line of JSON, and with failure if a round does not end with
+//! `cargo xtask soak lease-races [-- ROUNDS]`. Ends with a line of JSON, and with failure if a round does not end with
 //! exactly one leader, no logged warning or error, and an oplog with the leader's heartbeats and nothing else.
 
 use std::process::ExitCode;
 
+use clap::Parser;
 use election_test::cold_start::{cold_start, database, options};
 use testkit::mongo::shared;
 
 const CANDIDATES: usize = 8;
-const ROUNDS: usize = 200;
 /// How often each standby polls the lease before the round ends.
 const POLLS: u32 = 10;
 
+/// Start eight candidates on a new lease, again and again
+#[derive(Parser)]
+struct Args {
+    /// How often they start
+    #[arg(default_value_t = 200)]
+    rounds: u32,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
-    let rounds = std::env::args().nth(1).map_or(ROUNDS, |given| given.parse().expect("ROUNDS is a number"));
+    let Args { rounds } = Args::parse();
     let shared = shared().await.expect("a mongod can be started");
     let scratch = shared.database("lease_races");
     let options = options(shared.uri()).await;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bench::processes::{MeasuredPod, measure_published, start_broker_with_topics};
 use bench::source_events::{events_collection, insert_events};
+use clap::{Parser, value_parser};
 use futures_util::StreamExt;
 use local_cluster::{BrokerProcess, TopicEntity};
 use mongodb::bson::{DateTime, Document, doc};
@@ -30,9 +31,18 @@ const REFERENCE: [f64; 2] = [153_000.0, 123_000.0];
 const LIVE_RATE: u64 = 1_000;
 const LIVE_SECONDS: u64 = 15;
 const BATCH: u32 = 2_000;
+
+/// Measure the throughput of a publishing pod next to the raw change stream
+#[derive(Parser)]
+struct Args {
+    /// Events of each backlog
+    #[arg(default_value_t = 300_000, value_parser = value_parser!(u64).range(1..))]
+    events: u64,
+}
+
 #[tokio::main]
 async fn main() {
-    let events = std::env::args().nth(1).map_or(300_000, |given| given.parse().expect("a number of events"));
+    let Args { events } = Args::parse();
     let folder = tempfile::tempdir().expect("a folder");
     let topics = ["small", "large", "live"].map(|name| TopicEntity::for_pipeline(name, true));
     let mut broker = start_broker_with_topics(folder.path(), &topics).await;

@@ -7,18 +7,18 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::processes::headwater_binary;
-use bench::soak::audit_soak::{AuditSoakOptions, Error, run};
-use bench::soak::{self, print_result};
+use bench::soak::audit_soak::{AuditSoakOptions, AuditSoakResult, run};
+use bench::soak::{RoundSummary, SoakArgs};
 use clap::Parser;
 use testkit::nemesis::FaultProfile;
 
+/// Lose messages for good, and compare the read models with the source after the audit
 #[derive(Parser)]
 #[command(name = "soak-audit")]
 struct Args {
     #[command(flatten)]
-    soak: soak::SoakArgs,
-    /// Write for this long at `--rate`, and lose nothing: what the audit finds is a false alarm
+    soak: SoakArgs,
+    /// Write for this long at `--rate`, and lose nothing: whatever the audit finds is a false alarm
     #[arg(long)]
     minutes: Option<u64>,
     /// No process is killed or paused
@@ -55,11 +55,10 @@ impl Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let round = async |seed| {
-        let options = args.options(seed);
-        let result = run(&headwater_binary(), &options).await?;
-        let is_complete = print_result(&result, &result.missing(&options), &result.json());
-        Ok::<_, Error>(result.is_clean(&options) && is_complete)
+    let summarize = |result: &AuditSoakResult, options: &AuditSoakOptions| RoundSummary {
+        is_clean: result.is_clean(options),
+        missing: result.missing(options),
+        json: result.json(),
     };
-    args.soak.rounds(round).await
+    args.soak.run_rounds(|seed| args.options(seed), run, summarize).await
 }

@@ -7,9 +7,8 @@
 
 use std::process::ExitCode;
 
-use bench::processes::headwater_binary;
-use bench::soak::consumer_soak::{ConsumerSoakOptions, run};
-use bench::soak::{self, print_result};
+use bench::soak::consumer_soak::{ConsumerSoakOptions, ConsumerSoakResult, run};
+use bench::soak::{RoundSummary, SoakArgs};
 use clap::Parser;
 
 /// Workloads in which a consumer could stall.
@@ -25,11 +24,12 @@ Without --peace, the same under faults.
 standstill_s is the longest time with unprocessed events in which none was applied,
 drained_in_s the time from the last write to the last applied event.";
 
+/// Write events while pods, primary and broker fail, and compare the read models with the source
 #[derive(Parser)]
 #[command(name = "soak-consumer", after_help = SHAPES)]
 struct Args {
     #[command(flatten)]
-    soak: soak::SoakArgs,
+    soak: SoakArgs,
     /// Most events of one aggregate that are written in a row
     #[arg(long, default_value_t = 6)]
     run: u64,
@@ -72,13 +72,10 @@ impl Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let round = async |seed| {
-        let options = args.options(seed);
-        let result = run(&headwater_binary(), &options).await?;
-        let is_complete = print_result(&result, &result.missing(&options), &result.json());
-        Ok::<_, bench::soak::consumer_soak::Error>(
-            result.is_clean() && is_complete && result.unexpected_exits.is_empty(),
-        )
+    let summarize = |result: &ConsumerSoakResult, options: &ConsumerSoakOptions| RoundSummary {
+        is_clean: result.is_clean() && result.unexpected_exits.is_empty(),
+        missing: result.missing(options),
+        json: result.json(),
     };
-    args.soak.rounds(round).await
+    args.soak.run_rounds(|seed| args.options(seed), run, summarize).await
 }

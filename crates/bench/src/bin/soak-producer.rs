@@ -6,23 +6,24 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::processes::headwater_binary;
-use bench::soak::{self, ProducerSoakOptions, print_result, run};
+use bench::soak::{ProducerSoakOptions, ProducerSoakResult, RoundSummary, SoakArgs, run};
 use clap::Parser;
 use testkit::cluster::TopicConfig;
 use testkit::nemesis::FaultProfile;
 
+/// Write events while leaders and the primary fail, and compare the subscription with the source
 #[derive(Parser)]
 #[command(name = "soak-producer")]
 struct Args {
     #[command(flatten)]
-    soak: soak::SoakArgs,
+    soak: SoakArgs,
     /// Also inject faults into the broker and its links
     #[arg(long)]
     everything: bool,
     /// A topic without duplicate detection: copies are counted by the term that sent them
     #[arg(long)]
     no_duplicate_detection: bool,
+    /// A partitioned topic
     #[arg(long)]
     partitioned: bool,
     /// Without duplicate detection, more copies than this in one term fail the run [the default window in flight]
@@ -46,13 +47,13 @@ impl Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let round = async |seed| {
-        let options = args.options(seed);
-        let result = run(&headwater_binary(), &options).await?;
-        let is_complete = print_result(&result, &result.missing(&options), &result.json("producer"));
+    let summarize = |result: &ProducerSoakResult, options: &ProducerSoakOptions| {
         let has_few_copies = result.report.most_duplicates_in_a_term() <= args.most_copies;
-        let is_good = result.is_clean() && has_few_copies && is_complete && result.unexpected_exits.is_empty();
-        Ok::<_, testkit::cluster::Error>(is_good)
+        RoundSummary {
+            is_clean: result.is_clean() && has_few_copies && result.unexpected_exits.is_empty(),
+            missing: result.missing(options),
+            json: result.json("producer"),
+        }
     };
-    args.soak.rounds(round).await
+    args.soak.run_rounds(|seed| args.options(seed), run, summarize).await
 }

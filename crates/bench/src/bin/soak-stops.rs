@@ -9,18 +9,23 @@ use bench::processes::headwater_binary;
 use bench::soak::stop_soak::{StopSoakOptions, run};
 use clap::Parser;
 
+/// Stop the leader under load, again and again
 #[derive(Parser)]
 #[command(name = "soak-stops")]
 struct Args {
+    /// How often the leader gets SIGTERM
     #[arg(long, default_value_t = 100)]
     rounds: u64,
+    /// Aggregates that the events belong to
     #[arg(long, default_value_t = 5_000)]
     aggregates: u64,
+    /// Seed of the load and of the stops
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Events per second; 0: as fast as they are acknowledged
     #[arg(long, default_value_t = 1_000.0)]
     rate: f64,
+    /// Pods of the cluster
     #[arg(long, default_value_t = 3)]
     pods: usize,
 }

@@ -1,23 +1,29 @@
-//! The arguments that all soaks share, and their rounds: one seed after the other.
+//! What the soak programs share: arguments, a round per seed, and the printed result.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::Value;
 
 use super::ProducerSoakOptions;
+use crate::processes::headwater_binary;
 
 // A soak's own args are called so too, and two groups of one name are refused by a debug build.
 #[derive(Args)]
 #[group(skip)]
 pub struct SoakArgs {
+    /// Events that are written
     #[arg(long, default_value_t = 200_000)]
-    pub events: u64,
+    events: u64,
+    /// Aggregates that the events belong to
     #[arg(long, default_value_t = 5_000)]
-    pub aggregates: u64,
+    aggregates: u64,
     /// Seed of the first round; each round uses the next
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Rounds, each with a new cluster
     #[arg(long, default_value_t = 1)]
     rounds: u64,
     /// Events per second; 0: as fast as they are acknowledged
@@ -29,8 +35,18 @@ pub struct SoakArgs {
     /// Take aggregates in turn instead of at random
     #[arg(long = "by-turns")]
     round_robin: bool,
+    /// Pods of the cluster
     #[arg(long, default_value_t = 3)]
     pods: usize,
+}
+
+/// What a round showed, besides its text.
+pub struct RoundSummary {
+    /// Every guarantee held.
+    pub is_clean: bool,
+    /// What the round was to cover and did not.
+    pub missing: Vec<String>,
+    pub json: Value,
 }
 
 impl SoakArgs {
@@ -43,13 +59,19 @@ impl SoakArgs {
         options.pods = self.pods;
     }
 
-    /// Runs every round; a round returns whether every guarantee held.
-    pub async fn rounds<E: std::fmt::Debug>(&self, round: impl AsyncFn(u64) -> Result<bool, E>) -> ExitCode {
+    /// Runs and prints every round; the last line is JSON. A round passes if it is clean and covered everything it should.
+    pub async fn run_rounds<O, R: Display, E: Debug>(
+        &self,
+        options: impl Fn(u64) -> O,
+        run: impl AsyncFn(&Path, &O) -> Result<R, E>,
+        summarize: impl Fn(&R, &O) -> RoundSummary,
+    ) -> ExitCode {
         let mut failed = 0;
         for seed in self.seed..self.seed + self.rounds {
             println!("seed {seed}: {} events, {} aggregates", self.events, self.aggregates);
-            match round(seed).await {
-                Ok(is_clean) => failed += u64::from(!is_clean),
+            let options = options(seed);
+            match run(&headwater_binary(), &options).await {
+                Ok(result) => failed += u64::from(!print_result(&result, &summarize(&result, &options))),
                 Err(error) => {
                     println!("seed {seed}: the test cluster failed: {error:?}");
                     failed += 1;
@@ -60,9 +82,9 @@ impl SoakArgs {
     }
 }
 
-/// Prints the result, with the JSON as the last line. Returns whether the run covered everything it should.
-pub fn print_result(result: &impl Display, missing: &[String], json: &serde_json::Value) -> bool {
+/// Returns whether the round passes.
+fn print_result(result: &impl Display, RoundSummary { is_clean, missing, json }: &RoundSummary) -> bool {
     missing.iter().for_each(|what| println!("the run did not cover: {what}"));
     println!("{result}\n{json}");
-    missing.is_empty()
+    *is_clean && missing.is_empty()
 }

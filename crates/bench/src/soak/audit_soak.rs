@@ -142,7 +142,7 @@ impl AuditSoakResult {
             "found": self.found,
             "differences": self.differences.len(),
             "faults": self.faults.injected(),
-            "pod_deaths": self.unexpected_exits.len(),
+            "unexpected_exits": self.unexpected_exits.len(),
             "healed_in_s": (self.healed_in.as_secs_f64() * 10.0).round() / 10.0,
             "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
         })

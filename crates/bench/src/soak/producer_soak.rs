@@ -193,7 +193,7 @@ impl ProducerSoakResult {
             "primary_killed": faults.counts(ClusterFault::Primary(PrimaryFault::Kill)).injected,
             "throttled": effects(BrokerProcessFault::Throttle),
             "acknowledgements_lost": effects(BrokerProcessFault::LoseAcknowledgements),
-            "pod_deaths": unexpected_exits.len(),
+            "unexpected_exits": unexpected_exits.len(),
             "seconds": (took.as_secs_f64() * 10.0).round() / 10.0,
         })
     }

@@ -1,4 +1,4 @@
-//! Cold starts. `cargo run -p bench --bin lease-races` runs 200 of them.
+//! Cold starts. `cargo xtask soak lease-races` runs 200 of them.
 
 use election_test::cold_start::{cold_start, cold_start_with, database, options};
 use lease::mongo::COLLECTION;

@@ -58,7 +58,7 @@ impl StopSoakResult {
             "applied": counts(&self.applied),
             "differences": self.differences.len(),
             "fence_breaches": self.violations,
-            "pod_deaths": self.unexpected_exits.len(),
+            "unexpected_exits": self.unexpected_exits.len(),
             "deadline_ms": self.deadline.as_millis() as u64,
             "stop": stops.json(),
             "next_lease": leases.json(),
