@@ -1,7 +1,6 @@
 //! The table of targets.
 
-#[path = "../../amqp/fuzz/bodies.rs"]
-mod amqp_bodies;
+mod amqp_bytes;
 mod data_folder;
 mod events;
 mod read_models;
@@ -30,21 +29,21 @@ pub const TARGETS: &[FuzzTarget] = &[
         reads: "values of the AMQP type system",
         seeds: || vec![vec![0xd1, 0, 0, 0, 8, 0, 0, 0, 2, 0xa1, 1, b'a', 0x54, 1], vec![0x00, 0x53, 0x70, 0xc0, 1, 0]],
         dictionary: AMQP_CODES,
-        run: amqp_bodies::types,
+        run: amqp_bytes::types,
     },
     FuzzTarget {
         name: "amqp-frames",
         reads: "frames of any peer",
         seeds: sockets::amqp_conversations,
         dictionary: AMQP_CODES,
-        run: amqp_bodies::frames,
+        run: amqp_bytes::frames,
     },
     FuzzTarget {
         name: "amqp-messages",
         reads: "messages of any sender",
         seeds: || [events::envelopes(), vec![small_message()]].concat(),
         dictionary: AMQP_CODES,
-        run: amqp_bodies::messages,
+        run: amqp_bytes::messages,
     },
     FuzzTarget {
         name: "amqp-server",
@@ -56,7 +55,7 @@ pub const TARGETS: &[FuzzTarget] = &[
                 .collect()
         },
         dictionary: AMQP_CODES,
-        run: amqp_bodies::server,
+        run: amqp_bytes::server,
     },
     FuzzTarget {
         name: "envelope",

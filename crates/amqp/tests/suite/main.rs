@@ -1,4 +1,4 @@
-//! Tests of the AMQP crate: conversations, protocol violations, round trips, interop, fuzz bodies.
+//! Tests of the AMQP crate: conversations, protocol violations, round trips, interop, mutated bytes.
 
 mod attach;
 mod fe2o3_interop;

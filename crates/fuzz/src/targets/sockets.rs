@@ -6,13 +6,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use admin::{AdminServer, LatencyBuckets, PodHealth, PodSample, PodTelemetry, RunningServer, StatusCache};
-use amqp::frame::{ProtocolHeader, write_frame};
-use amqp::performative::{Begin, Open};
-use amqp::{Attach, Source, Target};
+use amqp::frame::ProtocolHeader;
 use broker::{Broker, Config, StorageLocation};
-use bytes::BytesMut;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
+
+use super::amqp_bytes;
 
 pub(super) const HTTP_WORDS: &[&[u8]] = &[
     b"GET / HTTP/1.1\r\n",
@@ -94,37 +93,9 @@ fn exchange(address: SocketAddr, data: &[u8]) {
 
 /// Plain AMQP up to two links.
 pub(super) fn amqp_conversations() -> Vec<Vec<u8>> {
-    let mut buffer = BytesMut::from(&ProtocolHeader::Amqp.bytes()[..]);
-    let open = Open {
-        container_id: "fuzz".into(),
-        hostname: None,
-        max_frame_size: 65_536,
-        channel_max: 9,
-        idle_time_out: Some(10_000),
-        outgoing_locales: None,
-        incoming_locales: None,
-        offered_capabilities: None,
-        desired_capabilities: None,
-        properties: None,
-    };
-    let begin = Begin {
-        remote_channel: None,
-        next_outgoing_id: 0,
-        incoming_window: 100,
-        outgoing_window: 100,
-        handle_max: 9,
-        offered_capabilities: None,
-        desired_capabilities: None,
-        properties: None,
-    };
-    let sender = Attach::sender("s", Source::at("a"), Target::at("$cbs"));
-    let receiver = Attach { handle: 1, ..Attach::receiver("r", Source::at("events/$management"), Target::at("b")) };
-    write_frame(&mut buffer, 0, |buffer| open.encode(buffer));
-    write_frame(&mut buffer, 0, |buffer| begin.encode(buffer));
-    write_frame(&mut buffer, 0, |buffer| sender.encode(buffer));
-    write_frame(&mut buffer, 0, |buffer| receiver.encode(buffer));
-    let frames_only = buffer[8..].to_vec();
-    vec![buffer.to_vec(), frames_only]
+    let conversation = amqp_bytes::handshake("$cbs", "events/$management");
+    let frames_only = conversation[ProtocolHeader::Amqp.bytes().len()..].to_vec();
+    vec![conversation, frames_only]
 }
 
 pub(super) fn http_requests() -> Vec<Vec<u8>> {

@@ -1,6 +1,7 @@
-//! Fuzz bodies, used by the fuzz targets beside this file and by bounded property tests in the suite.
+//! The AMQP codec and state machine, without a socket.
 //!
-//! Each body must return on any input, and checks the properties of whatever was decoded.
+//! Each function must return on any input, and checks the properties of whatever was decoded. The property tests of `amqp` include this file:
+//! they run it on the inputs of their own generators, and `amqp` cannot depend on this crate.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,10 @@ pub(super) fn types(data: &[u8]) {
     let skipped = Decoder::new(&bytes).skip().map(|value| value.encoded().len());
     if let Ok(value) = Value::decode(&mut reader) {
         assert_eq!(skipped, Ok(bytes.len() - reader.rest().len()));
-        let once = encoded(&value);
+        let once = encode_value(&value);
         let again = Value::from_bytes(&once).expect("what we write, we read");
         // Bytes, not values: NaN does not equal itself.
-        assert_eq!(encoded(&again), once);
+        assert_eq!(encode_value(&again), once);
     }
     if let Ok(raw) = RawValue::from_encoded(bytes) {
         let value = raw.get();
@@ -35,7 +36,7 @@ pub(super) fn types(data: &[u8]) {
     }
 }
 
-fn encoded(value: &Value) -> Bytes {
+fn encode_value(value: &Value) -> Bytes {
     let mut buffer = BytesMut::new();
     value.encode(&mut buffer);
     buffer.freeze()
@@ -46,9 +47,9 @@ pub(super) fn frames(data: &[u8]) {
     let mut bytes = Bytes::copy_from_slice(data);
     while let Ok(Some(frame)) = read_frame(&mut bytes, 1 << 20) {
         if let Frame::Amqp { performative, .. } = frame {
-            let once = written(&performative);
+            let once = encode_performative(&performative);
             let again = Performative::decode(&mut Decoder::new(&once)).expect("what we write, we read");
-            assert_eq!(written(&again), once);
+            assert_eq!(encode_performative(&again), once);
         }
     }
     let mut buffer = BytesMut::from(data);
@@ -62,7 +63,7 @@ pub(super) fn frames(data: &[u8]) {
     }
 }
 
-fn written(performative: &Performative) -> Bytes {
+fn encode_performative(performative: &Performative) -> Bytes {
     let mut buffer = BytesMut::new();
     performative.encode(&mut buffer);
     buffer.freeze()
@@ -104,20 +105,19 @@ pub(super) fn messages(data: &[u8]) {
 /// frames, and how the stream is chunked.
 pub(super) fn server(data: &[u8]) {
     let Some((&mode, rest)) = data.split_first() else { return };
-    let mut stream = if mode & 1 != 0 { handshake() } else { Vec::new() };
+    let mut stream = if mode & 1 != 0 { handshake("b", "a") } else { Vec::new() };
     if mode & 2 != 0 {
-        frame_up(rest, &mut stream)
+        wrap_in_frames(rest, &mut stream)
     } else {
         stream.extend_from_slice(rest)
     }
     let chunk = usize::from(mode >> 2) + 1;
-    served(&stream, chunk);
-    let silent = |chunk| listened(&stream, chunk);
-    assert_eq!(silent(stream.len().max(1)), silent(chunk), "chunks must not matter");
+    serve(&stream, chunk);
+    assert_eq!(collect_events(&stream, stream.len().max(1)), collect_events(&stream, chunk), "chunks must not matter");
 }
 
 /// With an owner that uses all commands.
-fn served(stream: &[u8], chunk: usize) {
+fn serve(stream: &[u8], chunk: usize) {
     let start = Instant::now();
     let mut server = Connection::server(config(), ServerSasl::default(), start);
     let mut input = BytesMut::new();
@@ -140,18 +140,18 @@ fn served(stream: &[u8], chunk: usize) {
 }
 
 /// Without an owner: all events and all output.
-fn listened(stream: &[u8], chunk: usize) -> (Vec<String>, Vec<u8>) {
+fn collect_events(stream: &[u8], chunk: usize) -> (Vec<String>, Vec<u8>) {
     let start = Instant::now();
     let mut server = Connection::server(config(), ServerSasl::default(), start);
     let mut input = BytesMut::new();
-    let (mut heard, mut said) = (Vec::new(), Vec::new());
+    let (mut events, mut output) = (Vec::new(), Vec::new());
     for piece in stream.chunks(chunk) {
         input.extend_from_slice(piece);
         server.feed(&mut input, start);
-        heard.extend(std::iter::from_fn(|| server.poll_event()).map(|event| format!("{event:?}")));
-        said.extend_from_slice(&server.take_output());
+        events.extend(std::iter::from_fn(|| server.poll_event()).map(|event| format!("{event:?}")));
+        output.extend_from_slice(&server.take_output());
     }
-    (heard, said)
+    (events, output)
 }
 
 fn config() -> Config {
@@ -191,10 +191,9 @@ fn react(server: &mut Connection, event: ConnectionEvent) -> Result<(), CommandE
         ConnectionEvent::Delivery(delivery) if !delivery.settled => {
             server.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted))
         }
-        ConnectionEvent::Disposition(said) if !said.settled => said
-            .deliveries
-            .iter()
-            .try_for_each(|delivery| server.dispose(said.link, delivery.id, delivery.id, true, said.state.clone())),
+        ConnectionEvent::Disposition(received) if !received.settled => received.deliveries.iter().try_for_each(|delivery| {
+            server.dispose(received.link, delivery.id, delivery.id, true, received.state.clone())
+        }),
         ConnectionEvent::SessionBegun { session, .. } => {
             server.attach(session, Attach::receiver("back", Source::at("a"), Target::at("b"))).map(drop)
         }
@@ -208,7 +207,7 @@ fn react(server: &mut Connection, event: ConnectionEvent) -> Result<(), CommandE
 }
 
 /// Pieces of the input, each led by channel and length, as frames that are well formed outside.
-fn frame_up(mut rest: &[u8], stream: &mut Vec<u8>) {
+fn wrap_in_frames(mut rest: &[u8], stream: &mut Vec<u8>) {
     while let Some((&[channel, length], body)) = rest.split_first_chunk::<2>() {
         let (body, later) = body.split_at(body.len().min(length.into()));
         let mut buffer = BytesMut::new();
@@ -218,8 +217,8 @@ fn frame_up(mut rest: &[u8], stream: &mut Vec<u8>) {
     }
 }
 
-/// Header, open, and on channel 0 an AMQP session with a link each way.
-fn handshake() -> Vec<u8> {
+/// Header, open, and on channel 0 an AMQP session with a link each way: one that sends to `target`, one that receives from `source`.
+pub(super) fn handshake(target: &str, source: &str) -> Vec<u8> {
     let mut buffer = BytesMut::from(&ProtocolHeader::Amqp.bytes()[..]);
     let open = Open {
         container_id: "fuzz".into(),
@@ -243,8 +242,8 @@ fn handshake() -> Vec<u8> {
         desired_capabilities: None,
         properties: None,
     };
-    let sender = Attach::sender("s", Source::at("a"), Target::at("b"));
-    let receiver = Attach { handle: 1, ..Attach::receiver("r", Source::at("a"), Target::at("b")) };
+    let sender = Attach::sender("s", Source::at("a"), Target::at(target));
+    let receiver = Attach { handle: 1, ..Attach::receiver("r", Source::at(source), Target::at("b")) };
     write_frame(&mut buffer, 0, |buffer| open.encode(buffer));
     write_frame(&mut buffer, 0, |buffer| begin.encode(buffer));
     write_frame(&mut buffer, 0, |buffer| sender.encode(buffer));

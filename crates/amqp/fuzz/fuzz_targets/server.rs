@@ -1,7 +1,0 @@
-#![no_main]
-
-#[path = "../bodies.rs"]
-#[allow(dead_code)]
-mod bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::server(data));
