@@ -2,6 +2,8 @@
 //!
 //! Majority reads from the primary. Needs no sequence, unlike [`super::SourceEventReader`].
 
+use std::sync::Arc;
+
 use mongodb::bson::{Bson, RawDocument, RawDocumentBuf, cstr, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Database};
@@ -13,28 +15,35 @@ use super::identity::Identity;
 use crate::event::{Namespace, Operation};
 use crate::source::{SourceConfig, SourceKind};
 
+/// A collection of the source, for majority reads from the primary.
+pub(super) type SourceCollection = (Arc<Namespace>, Collection<RawDocumentBuf>);
+
+pub(super) fn open_source_collections(database: &Database, source: &SourceConfig) -> Vec<SourceCollection> {
+    let options = CollectionOptions::builder()
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .build();
+    let open = |namespace: Namespace| {
+        let collection = database.collection_with_options(&namespace.collection, options.clone());
+        (Arc::new(namespace), collection)
+    };
+    source.namespaces().into_iter().map(open).collect()
+}
+
 /// The documents of the source.
 #[derive(Clone, Debug)]
 pub struct SourceDocuments {
     kind: SourceKind,
-    collections: Vec<(Namespace, Collection<RawDocumentBuf>)>,
+    collections: Vec<SourceCollection>,
     aggregate: Option<EventPath>,
     event_type: Option<EventPath>,
 }
 
 impl SourceDocuments {
     pub fn new(database: &Database, source: &SourceConfig) -> Self {
-        let options = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
-        let opened = |namespace: Namespace| {
-            let collection = database.collection_with_options(&namespace.collection, options.clone());
-            (namespace, collection)
-        };
         Self {
             kind: source.kind,
-            collections: source.namespaces().into_iter().map(opened).collect(),
+            collections: open_source_collections(database, source),
             aggregate: EventPath::from_field(&source.aggregate_id),
             event_type: EventPath::from_field(&source.event_type),
         }
@@ -55,7 +64,7 @@ impl SourceDocuments {
     }
 
     async fn read(&self, event: &DeliveredEvent) -> Result<Option<RawDocumentBuf>, Error> {
-        let found = self.collections.iter().find(|(known, _)| *known == *event.namespace);
+        let found = self.collections.iter().find(|(known, _)| *known == event.namespace);
         let Some((namespace, collection)) = found else { return Ok(None) };
         let failed = |source: mongodb::error::Error| Error::Source {
             action: "look up event",

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
-use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
-use mongodb::{Collection, Database};
+use mongodb::Database;
 
 use super::delivered_event::{DeliveredEvent, EventBody};
 use super::error::Error;
 use super::event_path::EventPath;
 use super::identity::Identity;
+use super::source_documents::{SourceCollection, open_source_collections};
 use crate::event::{AggregateId, Namespace, Operation, Term};
 use crate::sequence::read_sequence;
 use crate::source::SourceConfig;
@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 8 * 1024 * 1024;
 /// The events of a source with a sequence.
 #[derive(Clone, Debug)]
 pub struct SourceEventReader {
-    collections: Vec<(Arc<Namespace>, Collection<RawDocumentBuf>)>,
+    collections: Vec<SourceCollection>,
     aggregate: SourceField,
     sequence: SourceField,
     event_type: Option<EventPath>,
@@ -41,16 +41,8 @@ struct SourceField {
 impl SourceEventReader {
     /// `None` for a source without a sequence: its gaps cannot be found.
     pub fn new(database: &Database, source: &SourceConfig) -> Option<Self> {
-        let options = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
-        let opened = |namespace: Namespace| {
-            let collection = database.collection_with_options(&namespace.collection, options.clone());
-            (Arc::new(namespace), collection)
-        };
         Some(Self {
-            collections: source.namespaces().into_iter().map(opened).collect(),
+            collections: open_source_collections(database, source),
             aggregate: SourceField::new(&source.aggregate_id),
             sequence: SourceField::new(source.sequence.as_ref()?),
             event_type: EventPath::from_field(&source.event_type),
