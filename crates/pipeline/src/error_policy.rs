@@ -300,61 +300,66 @@ mod tests {
         }
     }
 
+    fn service_error(condition: &'static str) -> Box<servicebus::ServiceError> {
+        let condition = amqp::Symbol::from_static(condition);
+        Box::new(servicebus::ServiceError { condition, description: "".into() })
+    }
+
     /// An error of the service for one transfer, and the same error as the reason of a detach.
     fn answered_and_detached(condition: &'static str) -> [servicebus::Error; 2] {
         let operation = servicebus::ClientOperation::Send;
-        let source = || {
-            let condition = amqp::Symbol::from_static(condition);
-            Box::new(servicebus::ServiceError { condition, description: "".into() })
-        };
         [
-            servicebus::Error::Refused { operation, address: "events".into(), source: source() },
-            servicebus::Error::LinkDetached { operation, address: "events".into(), source: source() },
+            servicebus::Error::Refused { operation, address: "events".into(), source: service_error(condition) },
+            servicebus::Error::LinkDetached { operation, address: "events".into(), source: service_error(condition) },
         ]
     }
 
     fn connection_lost(condition: &'static str) -> servicebus::Error {
-        let condition = amqp::Symbol::from_static(condition);
-        let error = Box::new(servicebus::ServiceError { condition, description: "".into() });
-        servicebus::Error::ConnectionLost { host: "bus".into(), source: servicebus::DisconnectReason::AmqpError(error) }
+        let source = servicebus::DisconnectReason::AmqpError(service_error(condition));
+        servicebus::Error::ConnectionLost { host: "bus".into(), source }
     }
 
     #[test]
     fn send_errors_of_message_link_and_connection_differ() {
         use PauseReason as Because;
         use SendErrorAction::{Isolate, Pause, Refused, Reopen, Retry};
-        let table = [
-            // Columns: the error of one transfer, of the link, of the connection.
-            ("amqp:not-allowed", Refused, Isolate, Reopen),
-            ("amqp:link:message-size-exceeded", Refused, Isolate, Reopen),
-            ("com.microsoft:argument-error", Refused, Isolate, Reopen),
-            ("com.microsoft:argument-out-of-range", Refused, Isolate, Reopen),
-            ("amqp:decode-error", Refused, Isolate, Reopen),
-            ("amqp:invalid-field", Refused, Isolate, Reopen),
-            ("amqp:not-implemented", Refused, Isolate, Reopen),
-            ("com.microsoft:server-busy", Pause(Because::Busy), Pause(Because::Busy), Reopen),
-            ("amqp:resource-limit-exceeded", Pause(Because::Busy), Pause(Because::Busy), Reopen),
-            ("com.microsoft:entity-disabled", Pause(Because::Disabled), Pause(Because::Disabled), Reopen),
-            ("amqp:not-found", Pause(Because::TopicMissing), Pause(Because::TopicMissing), Pause(Because::Unreachable)),
+        const UNAUTHORIZED: SendErrorAction = Pause(Because::Unauthorized);
+        let paused = |reason| (Pause(reason), Pause(reason), Reopen);
+        // Expected: for the error of one transfer, of the link, of the connection.
+        let table: [(&[&'static str], _); 8] = [
             (
-                "amqp:unauthorized-access",
-                Pause(Because::Unauthorized),
-                Pause(Because::Unauthorized),
-                Pause(Because::Unauthorized),
+                &[
+                    "amqp:not-allowed",
+                    "amqp:link:message-size-exceeded",
+                    "com.microsoft:argument-error",
+                    "com.microsoft:argument-out-of-range",
+                    "amqp:decode-error",
+                    "amqp:invalid-field",
+                    "amqp:not-implemented",
+                ],
+                (Refused, Isolate, Reopen),
             ),
-            ("amqp:link:detach-forced", Reopen, Reopen, Reopen),
-            ("amqp:connection:forced", Reopen, Reopen, Reopen),
-            ("com.microsoft:timeout", Retry, Reopen, Reopen),
-            ("amqp:internal-error", Retry, Reopen, Reopen),
-            ("com.microsoft:operation-cancelled", Retry, Reopen, Reopen),
-            ("amqp:illegal-state", Retry, Reopen, Reopen),
-            ("com.example:never-heard-of", Retry, Reopen, Reopen),
+            (&["com.microsoft:server-busy", "amqp:resource-limit-exceeded"], paused(Because::Busy)),
+            (&["com.microsoft:entity-disabled"], paused(Because::Disabled)),
+            (
+                &["amqp:not-found"],
+                (Pause(Because::TopicMissing), Pause(Because::TopicMissing), Pause(Because::Unreachable)),
+            ),
+            (&["amqp:unauthorized-access"], (UNAUTHORIZED, UNAUTHORIZED, UNAUTHORIZED)),
+            (&["amqp:link:detach-forced", "amqp:connection:forced"], (Reopen, Reopen, Reopen)),
+            (
+                &["com.microsoft:timeout", "amqp:internal-error", "com.microsoft:operation-cancelled", "amqp:illegal-state"],
+                (Retry, Reopen, Reopen),
+            ),
+            (&["com.example:unknown"], (Retry, Reopen, Reopen)),
         ];
-        for (condition, message, link, connection) in table {
-            let [answered, detached] = answered_and_detached(condition);
-            assert_eq!(on_send_error(&answered), message, "{condition} of a message");
-            assert_eq!(on_send_error(&detached), link, "{condition} of a link");
-            assert_eq!(on_send_error(&connection_lost(condition)), connection, "{condition} of a connection");
+        for (conditions, (message, link, connection)) in table {
+            for &condition in conditions {
+                let [answered, detached] = answered_and_detached(condition);
+                assert_eq!(on_send_error(&answered), message, "{condition} of a message");
+                assert_eq!(on_send_error(&detached), link, "{condition} of a link");
+                assert_eq!(on_send_error(&connection_lost(condition)), connection, "{condition} of a connection");
+            }
         }
     }
 

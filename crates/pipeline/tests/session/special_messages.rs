@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use amqp::codec::MapWriter;
+use amqp::message::MessageWriter;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::envelope::property;
 use pipeline::event::{ChangeEvent, Epoch, Namespace, ResumeToken, Term};
@@ -14,6 +16,50 @@ use crate::fixture::*;
 fn large(number: i64) -> ChangeEvent {
     let document = doc! { "aggregateId": "order-0", "type": "Added", "n": number, "weight": "w".repeat(5 << 20) };
     ChangeEvent { document: RawDocumentBuf::try_from(&document).unwrap(), ..event("order-0", number) }
+}
+
+fn encode_inline(events: &[ChangeEvent]) -> Vec<EncodedMessage> {
+    let mut encoder = encoder();
+    events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect()
+}
+
+/// The same message with other application properties and another body.
+fn rewrite(
+    message: &EncodedMessage,
+    replaced: &[&str],
+    replace: impl FnOnce(&mut MapWriter<'_>),
+    body: &[u8],
+) -> EncodedMessage {
+    let message = amqp::Message::parse(message.bytes().clone()).unwrap();
+    let mut buffer = bytes::BytesMut::new();
+    MessageWriter::new(&mut buffer)
+        .message_annotations_over(message.message_annotations(), &[], |_| {})
+        .properties(&message.properties().unwrap())
+        .application_properties_over(message.application_properties(), replaced, replace)
+        .data(body);
+    EncodedMessage::message(buffer.freeze())
+}
+
+/// Waits until so many unreadable messages are in the dead-letter queue and the dead-letter reader has deferred them.
+async fn wait_until_deferred(consumer: &RunningConsumer, count: u64) {
+    consumer
+        .wait_until("the dead letters to be deferred", |counts, _| {
+            counts.sessions.unreadable == count && counts.sessions.dead_letters_deferred == count
+        })
+        .await;
+}
+
+/// Of three messages of one aggregate the first is applied; the second has no readable body, parks the aggregate and is dead-lettered.
+async fn assert_second_parks_for_its_body(fixture: &SessionFixture) {
+    let consumer = fixture.consume(sessions(1));
+    consumer
+        .wait_until("the dead letter to be deferred", |counts, _| {
+            counts.sessions.settled == 3 && counts.sessions.dead_letters_deferred == 1
+        })
+        .await;
+    assert_eq!(fixture.parked("order-0").await, Some(("no_body".to_owned(), 2)));
+    assert_eq!(fixture.applied_numbers().await["order-0"], [1]);
+    consumer.stop().await.unwrap();
 }
 
 #[tokio::test]
@@ -66,8 +112,7 @@ async fn a_missing_body_parks_only_its_own_aggregate() {
 async fn a_marker_parks_its_aggregate() {
     let fixture = SessionFixture::start().await;
     let events = events(3, 1);
-    let mut encoder = encoder();
-    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
+    let mut messages = encode_inline(&events);
     let refused = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
     messages[1] = EncodedMessage::message(rejected_marker(&refused).unwrap());
     fixture.send(messages).await;
@@ -87,11 +132,7 @@ async fn a_foreign_message_is_dead_lettered_and_its_session_continues() {
     fixture.publish(&events[2..]).await;
     let consumer = fixture.consume(sessions(1));
     fixture.assert_applied(&events).await;
-    consumer
-        .wait_until("the dead letter to be deferred", |counts, _| {
-            counts.sessions.unreadable == 1 && counts.sessions.dead_letters_deferred == 1
-        })
-        .await;
+    wait_until_deferred(&consumer, 1).await;
     consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 5).await;
     consumer.stop().await.unwrap();
     fixture.assert_drained().await;
@@ -117,19 +158,10 @@ async fn a_message_with_a_newer_format_stays_in_the_subscription() {
 async fn an_unreadable_body_parks_its_aggregate_and_is_dead_lettered() {
     let fixture = SessionFixture::start().await;
     let events = events(3, 1);
-    let mut encoder = encoder();
-    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
-    messages[1] = EncodedMessage::message(broken(messages[1].bytes().clone()));
+    let mut messages = encode_inline(&events);
+    messages[1] = rewrite(&messages[1], &[], |_| {}, b"no document");
     fixture.send(messages).await;
-    let consumer = fixture.consume(sessions(1));
-    consumer
-        .wait_until("the dead letter to be deferred", |counts, _| {
-            counts.sessions.settled == 3 && counts.sessions.dead_letters_deferred == 1
-        })
-        .await;
-    assert_eq!(fixture.parked("order-0").await, Some(("no_body".to_owned(), 2)));
-    assert_eq!(fixture.applied_numbers().await["order-0"], [1]);
-    consumer.stop().await.unwrap();
+    assert_second_parks_for_its_body(&fixture).await;
 }
 
 /// So many levels of documents, as BSON.
@@ -147,25 +179,14 @@ fn nested(levels: usize) -> RawDocumentBuf {
 async fn an_aggregate_id_nested_2000_levels_stops_no_pod() {
     let fixture = SessionFixture::start().await;
     let events = events(3, 1);
-    let mut encoder = encoder();
-    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
-    let whole = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
-    let mut buffer = bytes::BytesMut::new();
-    amqp::message::MessageWriter::new(&mut buffer)
-        .message_annotations_over(whole.message_annotations(), &[], |_| {})
-        .properties(&whole.properties().unwrap())
-        .application_properties_over(whole.application_properties(), &[property::AGGREGATE], |map| {
-            amqp::codec::encode::binary(map.string(property::AGGREGATE), nested(2_000).as_bytes());
-        })
-        .data(events[1].document.as_bytes());
-    messages[1] = EncodedMessage::message(buffer.freeze());
+    let mut messages = encode_inline(&events);
+    let nested_id = |map: &mut MapWriter<'_>| {
+        amqp::codec::encode::binary(map.string(property::AGGREGATE), nested(2_000).as_bytes());
+    };
+    messages[1] = rewrite(&messages[1], &[property::AGGREGATE], nested_id, events[1].document.as_bytes());
     fixture.send(messages).await;
     let consumer = fixture.consume(sessions(1));
-    consumer
-        .wait_until("the dead letter to be deferred", |counts, _| {
-            counts.sessions.unreadable == 1 && counts.sessions.dead_letters_deferred == 1
-        })
-        .await;
+    wait_until_deferred(&consumer, 1).await;
     fixture.assert_applied(&[events[0].clone(), events[2].clone()]).await;
     consumer.stop().await.unwrap();
 }
@@ -176,27 +197,7 @@ async fn a_body_nested_too_deep_parks_its_aggregate() {
     let mut events = events(3, 1);
     events[1].document = nested(2_000);
     fixture.publish(&events).await;
-    let consumer = fixture.consume(sessions(1));
-    consumer
-        .wait_until("the dead letter to be deferred", |counts, _| {
-            counts.sessions.settled == 3 && counts.sessions.dead_letters_deferred == 1
-        })
-        .await;
-    assert_eq!(fixture.parked("order-0").await, Some(("no_body".to_owned(), 2)));
-    assert_eq!(fixture.applied_numbers().await["order-0"], [1]);
-    consumer.stop().await.unwrap();
-}
-
-/// The same envelope with a body that is no document.
-fn broken(message: bytes::Bytes) -> bytes::Bytes {
-    let message = amqp::Message::parse(message).unwrap();
-    let mut buffer = bytes::BytesMut::new();
-    amqp::message::MessageWriter::new(&mut buffer)
-        .message_annotations_over(message.message_annotations(), &[], |_| {})
-        .properties(&message.properties().unwrap())
-        .application_properties_over(message.application_properties(), &[], |_| {})
-        .data(b"no document");
-    buffer.freeze()
+    assert_second_parks_for_its_body(&fixture).await;
 }
 
 /// With a sequence, and a source that has these events.
@@ -226,11 +227,7 @@ async fn assert_moves_no_cursor(fixture: &SessionFixture, forged: Vec<EncodedMes
     fixture.publish(&events[1..]).await;
     let consumer = fixture.consume(sessions(1));
     fixture.assert_applied(events).await;
-    consumer
-        .wait_until("the forged messages to be deferred", |counts, _| {
-            counts.sessions.unreadable == count && counts.sessions.dead_letters_deferred == count
-        })
-        .await;
+    wait_until_deferred(&consumer, count).await;
     consumer.stop().await.unwrap();
 }
 
