@@ -348,7 +348,12 @@ mod tests {
             (&["amqp:unauthorized-access"], (UNAUTHORIZED, UNAUTHORIZED, UNAUTHORIZED)),
             (&["amqp:link:detach-forced", "amqp:connection:forced"], (Reopen, Reopen, Reopen)),
             (
-                &["com.microsoft:timeout", "amqp:internal-error", "com.microsoft:operation-cancelled", "amqp:illegal-state"],
+                &[
+                    "com.microsoft:timeout",
+                    "amqp:internal-error",
+                    "com.microsoft:operation-cancelled",
+                    "amqp:illegal-state",
+                ],
                 (Retry, Reopen, Reopen),
             ),
             (&["com.example:unknown"], (Retry, Reopen, Reopen)),

@@ -191,9 +191,11 @@ fn react(server: &mut Connection, event: ConnectionEvent) -> Result<(), CommandE
         ConnectionEvent::Delivery(delivery) if !delivery.settled => {
             server.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted))
         }
-        ConnectionEvent::Disposition(received) if !received.settled => received.deliveries.iter().try_for_each(|delivery| {
-            server.dispose(received.link, delivery.id, delivery.id, true, received.state.clone())
-        }),
+        ConnectionEvent::Disposition(received) if !received.settled => {
+            received.deliveries.iter().try_for_each(|delivery| {
+                server.dispose(received.link, delivery.id, delivery.id, true, received.state.clone())
+            })
+        }
         ConnectionEvent::SessionBegun { session, .. } => {
             server.attach(session, Attach::receiver("back", Source::at("a"), Target::at("b"))).map(drop)
         }

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::Database;
+use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 
 use super::delivered_event::{DeliveredEvent, EventBody};
 use super::error::Error;

@@ -10,8 +10,8 @@ use testkit::wait::wait_for;
 use super::document_churn::DocumentChurn;
 use super::topic_reader::TopicReader;
 use super::{
-    BINARY, TIMEOUT, WINDOW, WINDOW_EVENTS, assert_not_restarted, kill_leader_during_snapshot, phase, start_pods_with_frozen_links,
-    takeovers, wait_for_checkpoint, wait_for_write_rate, wait_until_scanned,
+    BINARY, TIMEOUT, WINDOW, WINDOW_EVENTS, assert_not_restarted, kill_leader_during_snapshot, phase,
+    start_pods_with_frozen_links, takeovers, wait_for_checkpoint, wait_for_write_rate, wait_until_scanned,
 };
 
 /// Documents before the snapshot; about a third is published before the links freeze.
