@@ -28,6 +28,7 @@ mod inbound;
 mod links;
 mod management;
 mod node_requests;
+mod rules;
 
 use std::future::poll_fn;
 use std::io;

@@ -6,6 +6,7 @@ use crate::ServiceTier;
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, StoredOnlyProperties};
 use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
+use crate::rules::{CompiledRule, RuleDescription};
 use crate::http::{self, BackendError, EntityListing, FaultKind, FaultSpec, PageRange, TestCommand, TestReport};
 
 const NAME: &str = "headwater";
@@ -46,9 +47,15 @@ impl http::NamespaceBackend for HttpEngineBackend {
         self.engine.call(|_, _| ()).await.is_ok()
     }
 
-    async fn create(&self, at: EntityAddress, properties: EntityProperties) -> Result<AdminEntity, BackendError> {
+    async fn create(
+        &self,
+        at: EntityAddress,
+        properties: EntityProperties,
+        first_rule: Option<RuleDescription>,
+    ) -> Result<AdminEntity, BackendError> {
         let created = self.engine.call(move |core, call| {
-            core.create(call, &at.to_string(), into_stored_description(properties))?;
+            let (description, rules) = (into_stored_description(properties), first_rule.into_iter().collect());
+            core.create_with_rules(call, &at.to_string(), description, rules)?;
             find_entity(core, &at)
         });
         Ok(created.await??)
@@ -84,6 +91,40 @@ impl http::NamespaceBackend for HttpEngineBackend {
                 EntityListing::Subscriptions { topic } => Ok(cut(&mut core.subscriptions(topic)?)),
                 EntityListing::Queues | EntityListing::Topics => Ok::<_, Error>(cut(&mut core.entities())),
             }
+        });
+        Ok(listed.await??)
+    }
+
+    async fn put_rule(
+        &self,
+        subscription: EntityAddress,
+        rule: RuleDescription,
+        replace: bool,
+    ) -> Result<Arc<CompiledRule>, BackendError> {
+        let stored = self.engine.call(move |core, call| match replace {
+            true => core.update_rule(call, &subscription.to_string(), rule),
+            false => core.add_rule(call, &subscription.to_string(), rule),
+        });
+        Ok(stored.await??)
+    }
+
+    async fn delete_rule(&self, subscription: EntityAddress, name: String) -> Result<(), BackendError> {
+        let removed = self.engine.call(move |core, call| core.remove_rule(call, &subscription.to_string(), &name));
+        Ok(removed.await??)
+    }
+
+    async fn get_rule(&self, subscription: EntityAddress, name: String) -> Result<Arc<CompiledRule>, BackendError> {
+        Ok(self.engine.call(move |core, _| core.rule(&subscription.to_string(), &name).cloned()).await??)
+    }
+
+    async fn list_rules(
+        &self,
+        subscription: EntityAddress,
+        page: PageRange,
+    ) -> Result<Vec<Arc<CompiledRule>>, BackendError> {
+        let listed = self.engine.call(move |core, _| {
+            let rules = core.rules(&subscription.to_string())?;
+            Ok::<_, Error>(rules.skip(page.skip).take(page.top).cloned().collect())
         });
         Ok(listed.await??)
     }

@@ -14,6 +14,7 @@ pub mod http;
 mod http_engine_backend;
 pub mod journal;
 mod listener;
+pub mod rules;
 mod server;
 pub mod store;
 mod tier;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::AccessKeys;
 use crate::connection::{BrokerConnectionConfig, Timeouts};
 use crate::core::{self, BrokerLimits, EntityDefinition};
+use crate::emulator_config::SubscriptionRules;
 use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, StorageError, StorageLocation};
 use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
 use crate::http_engine_backend::HttpEngineBackend;
@@ -26,6 +27,8 @@ pub struct Config {
     pub persistence: StorageLocation,
     /// Created at the start unless they exist.
     pub entities: Vec<(String, EntityDefinition)>,
+    /// The rules of those subscriptions that do not have the default rule.
+    pub rules: SubscriptionRules,
     pub tls: Option<TlsFiles>,
     /// Refuse connections without TLS. Needs `tls`.
     pub require_tls: bool,
@@ -48,6 +51,7 @@ impl Config {
             listen,
             persistence,
             entities: Vec::new(),
+            rules: SubscriptionRules::default(),
             tls: None,
             require_tls: false,
             keys: None,
@@ -135,7 +139,7 @@ impl Broker {
             engine::EngineStorage::recover(&config.persistence, config.limits.clone(), clock.now(), &engine)?;
         let thread =
             engine::start(core, memory, Arc::clone(&clock), Arc::clone(&faults), inbox).map_err(Error::Thread)?;
-        create_missing(&engine, config.entities).await?;
+        create_missing(&engine, config.entities, config.rules).await?;
 
         let shutdown = CancellationToken::new();
         let key_name = config.keys.as_ref().and_then(AccessKeys::manager).map(str::to_owned);
@@ -210,10 +214,15 @@ impl Broker {
     }
 }
 
-async fn create_missing(engine: &EngineHandle, entities: Vec<(String, EntityDefinition)>) -> Result<(), Error> {
+async fn create_missing(
+    engine: &EngineHandle,
+    entities: Vec<(String, EntityDefinition)>,
+    mut rules: SubscriptionRules,
+) -> Result<(), Error> {
     for (path, description) in entities {
         let name = path.clone();
-        let created = engine.call(move |core, call| match core.create(call, &name, description) {
+        let rules = rules.remove(&path).unwrap_or_default();
+        let created = engine.call(move |core, call| match core.create_with_rules(call, &name, description, rules) {
             Ok(_) | Err(core::Error::EntityExists { .. }) => Ok(()),
             Err(error) => Err(error),
         });

@@ -26,6 +26,8 @@ mod peek_and_deferred;
 mod random_histories;
 #[path = "core/recovery_and_compaction.rs"]
 mod recovery_and_compaction;
+#[path = "core/rules.rs"]
+mod rules;
 #[path = "core/scheduled_messages.rs"]
 mod scheduled_messages;
 #[path = "core/send_rules.rs"]

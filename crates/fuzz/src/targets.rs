@@ -93,6 +93,13 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: text::parse_emulator_config,
     },
     FuzzTarget {
+        name: "rules",
+        reads: "SQL filters and actions of rules",
+        seeds: text::rule_expressions,
+        dictionary: text::RULE_WORDS,
+        run: text::compile_rule,
+    },
+    FuzzTarget {
         name: "connection-string",
         reads: "connection strings",
         seeds: text::connection_strings,

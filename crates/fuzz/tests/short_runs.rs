@@ -16,7 +16,7 @@ fn check(name: &str) {
     println!("{name}: {} executions, slowest {:?}", summary.executions, summary.slowest);
 }
 
-const TESTED: [&str; 14] = [
+const TESTED: [&str; 15] = [
     "amqp-types",
     "amqp-frames",
     "amqp-messages",
@@ -26,6 +26,7 @@ const TESTED: [&str; 14] = [
     "read-models",
     "atom",
     "emulator-config",
+    "rules",
     "connection-string",
     "http-heads",
     "broker-port",
@@ -81,6 +82,11 @@ fn an_atom_entry_of_any_bytes_is_read_or_refused() {
 #[test]
 fn an_entity_file_of_any_text_is_read_or_refused() {
     check("emulator-config");
+}
+
+#[test]
+fn sql_of_rules() {
+    check("rules");
 }
 
 #[test]

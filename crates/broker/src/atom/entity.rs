@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ServiceTier;
 use crate::core::{EntityCounts, EntityDefinition, EntityView, Timestamp};
+use crate::rules::FilterCounts;
 
 /// The service's limit per entity.
 pub const MAX_AUTHORIZATION_RULES: usize = 12;
@@ -131,6 +132,7 @@ impl AdminEntity {
                 accessed_at: view.accessed_at,
                 counts: view.counts,
                 subscriptions: view.subscriptions,
+                filters: view.filters,
             },
         }
     }
@@ -145,6 +147,8 @@ pub struct RuntimeProperties {
     pub counts: EntityCounts,
     /// Number of subscriptions of a topic.
     pub subscriptions: usize,
+    /// The filters of a topic's subscriptions.
+    pub filters: FilterCounts,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,13 +1,15 @@
 //! Atom entries and feeds around descriptions, and the service's error format.
 
 use std::fmt;
+use std::sync::Arc;
 
 use atom_xml::{ATOM, SERVICE_BUS, XmlWriter};
 
 use crate::core::Timestamp;
 
 use super::entity::{AdminEntity, EntityAddress, NamespaceInfo};
-use super::rule::{self, RuleDescription};
+use super::rule;
+use crate::rules::{CompiledRule, RuleDescription};
 use super::timestamp;
 use super::write;
 
@@ -135,12 +137,13 @@ impl FeedPage<'_> {
         &self,
         context: &RequestContext,
         subscription: &EntityAddress,
-        rules: &[RuleDescription],
-        created_at: Timestamp,
+        rules: &[Arc<CompiledRule>],
     ) -> String {
-        feed(self, context, Some(created_at), |xml, base| {
+        let updated = rules.iter().map(|rule| rule.created_at).max();
+        feed(self, context, updated, |xml, base| {
             for rule in rules {
-                write_rule(xml, &[("xml:base", base)], context, subscription, rule, created_at);
+                let CompiledRule { description, created_at, .. } = &**rule;
+                write_rule(xml, &[("xml:base", base)], context, subscription, description, *created_at);
             }
         })
     }

@@ -14,7 +14,8 @@ use crate::core::{
 };
 
 use super::entity::{AccessRight, AuthorizationRule, EntityProperties, MAX_AUTHORIZATION_RULES, StoredOnlyProperties};
-use super::rule::{self, RuleDescription};
+use super::rule;
+use crate::rules::RuleDescription;
 
 /// Why a body is invalid: the element, and the values allowed.
 #[derive(Debug, thiserror::Error)]

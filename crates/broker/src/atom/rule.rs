@@ -1,6 +1,4 @@
-//! Rules of a subscription: a filter and an action.
-//!
-//! Fully read and written, but the broker applies only the default rule and refuses others before they get here.
+//! Reads and writes rules of a subscription: a filter and an action.
 
 use atom_xml::{XmlElement, XmlWriter, duration};
 
@@ -8,81 +6,13 @@ use crate::core::Timestamp;
 
 use super::parse::{EntryError, boolean, text, wrong};
 use super::timestamp;
-
-/// The rule that every subscription starts with. It selects every message.
-pub const DEFAULT_RULE: &str = "$Default";
+use crate::rules::{
+    CorrelationFilter, DEFAULT_RULE, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression,
+};
 
 /// The only level that the service still supports.
 const COMPATIBILITY_LEVEL: u32 = 20;
 const SCHEMA: &str = "http://www.w3.org/2001/XMLSchema";
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct RuleDescription {
-    pub name: String,
-    pub filter: RuleFilter,
-    pub action: Option<RuleAction>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum RuleFilter {
-    True,
-    False,
-    Sql(SqlExpression),
-    Correlation(CorrelationFilter),
-}
-
-/// An SQL statement that changes selected messages.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RuleAction(pub SqlExpression);
-
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct SqlExpression {
-    pub expression: String,
-    pub parameters: Vec<(String, PropertyValue)>,
-}
-
-/// Selects messages whose properties equal all given values.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct CorrelationFilter {
-    pub correlation_id: Option<String>,
-    pub message_id: Option<String>,
-    pub to: Option<String>,
-    pub reply_to: Option<String>,
-    pub label: Option<String>,
-    pub session_id: Option<String>,
-    pub reply_to_session_id: Option<String>,
-    pub content_type: Option<String>,
-    pub properties: Vec<(String, PropertyValue)>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum PropertyValue {
-    String(String),
-    Int(i32),
-    Long(i64),
-    Double(f64),
-    Boolean(bool),
-    /// As the client wrote it.
-    DateTime(String),
-    /// As the client wrote it; validated.
-    Duration(String),
-}
-
-impl RuleDescription {
-    pub fn default_rule() -> Self {
-        Self { name: DEFAULT_RULE.to_owned(), filter: RuleFilter::True, action: None }
-    }
-
-    /// True for the default rule, in any form that clients use.
-    pub fn is_default(&self) -> bool {
-        let everything = match &self.filter {
-            RuleFilter::True => true,
-            RuleFilter::Sql(sql) => sql.expression.replace(' ', "") == "1=1",
-            RuleFilter::False | RuleFilter::Correlation(_) => false,
-        };
-        everything && self.action.is_none() && self.name.eq_ignore_ascii_case(DEFAULT_RULE)
-    }
-}
 
 /// Parses a `RuleDescription`. A missing name means the default rule.
 pub(super) fn read(described: &XmlElement) -> Result<RuleDescription, EntryError> {

@@ -7,6 +7,9 @@ use crate::core::{
     CommonEntityProperties, EntityCounts, EntityDefinition, EntityStatus, QueueDescription, ReceiveProperties,
     SendProperties, SubscriptionDescription, Timestamp, TopicDescription,
 };
+use crate::rules::{
+    CompiledRule, CorrelationFilter, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression,
+};
 
 macro_rules! fixture {
     ($name:literal) => {
@@ -196,7 +199,6 @@ fn a_subscription_with_its_default_rule() {
     };
     assert_eq!((rule.name.as_str(), &rule.filter), ("only-red", &RuleFilter::Correlation(filter)));
     assert_eq!(rule.action, Some(RuleAction(SqlExpression { expression: "SET a='b'".into(), parameters: vec![] })));
-    assert!(!rule.is_default());
 }
 
 #[test]
@@ -222,15 +224,6 @@ fn rules_as_the_sdks_describe_them() {
     assert_eq!(rule(fixture!("python-rule-true")).filter, RuleFilter::True);
     assert_eq!(rule(fixture!("python-rule-false")).filter, RuleFilter::False);
     assert_eq!(rule(fixture!("javascript-rule-sql")).name, "r");
-}
-
-#[test]
-fn the_default_rule_is_recognized_in_every_form() {
-    assert!(RuleDescription::default_rule().is_default());
-    let spelt = RuleDescription { name: "$default".into(), ..rule(fixture!("javascript-rule-none-given")) };
-    assert!(spelt.is_default(), "an SQL filter that is always true");
-    assert!(!rule(fixture!("javascript-rule-none-given")).is_default(), "by its name it is another");
-    assert!(!RuleDescription { filter: RuleFilter::False, ..RuleDescription::default_rule() }.is_default());
 }
 
 #[test]
@@ -330,7 +323,8 @@ fn a_feed_links_its_next_page_only_if_there_is_one() {
 fn the_default_rule_is_formatted_like_the_service() {
     let subscription = EntityAddress::Subscription { topic: "t".into(), name: "s".into() };
     let page = FeedPage { title: "Rules", path: "t/Subscriptions/s/Rules", skip: 0, top: 100, more: false };
-    let text = page.of_rules(&context(), &subscription, &[RuleDescription::default_rule()], Timestamp(0));
+    let rule = CompiledRule::compile(RuleDescription::default_rule(), Timestamp(0)).unwrap();
+    let text = page.of_rules(&context(), &subscription, &[rule.into()]);
     assert!(text.contains(concat!(
         r#"<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter>"#,
         r#"<Action i:type="EmptyRuleAction"></Action><CreatedAt>1970-01-01T00:00:00.000Z</CreatedAt><Name>$Default</Name>"#,

@@ -7,7 +7,7 @@ pub(super) const NEVER: &str = "0001-01-01T00:00:00Z";
 
 const DAY: u64 = 86_400_000;
 
-pub(super) fn format(moment: Timestamp) -> String {
+pub(crate) fn format(moment: Timestamp) -> String {
     let (year, month, day) = civil_date(moment.0 / DAY);
     let millis = moment.0 % DAY;
     let (hour, minute, second) = (millis / 3_600_000, millis / 60_000 % 60, millis / 1000 % 60);

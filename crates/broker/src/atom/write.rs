@@ -89,9 +89,8 @@ fn topic(
     xml.leaf("SupportOrdering", support_ordering);
     counts(xml, &runtime.counts);
     xml.leaf("SubscriptionCount", runtime.subscriptions);
-    // Every rule is a true filter, which is of neither kind.
-    xml.leaf("SqlFilterCount", 0);
-    xml.leaf("CorrelationFilterCount", 0);
+    xml.leaf("SqlFilterCount", runtime.filters.sql);
+    xml.leaf("CorrelationFilterCount", runtime.filters.correlation);
     auto_delete(xml, common);
     xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);

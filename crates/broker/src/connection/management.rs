@@ -2,6 +2,8 @@
 //!
 //! Decoded on the connection's task and executed on the engine thread. Values are encoded in the types that clients check.
 
+use std::sync::Arc;
+
 use amqp::{Array, Map, Message, Value};
 use bytes::{Bytes, BytesMut};
 
@@ -11,17 +13,21 @@ use super::deliveries::changed_properties;
 use super::encode::{self, DeliveryForm, WireMessageState, to_millis};
 use super::links::ReceiverSource;
 use super::node_requests::{NodeResponse, StatusFieldNames};
+use super::rules;
 use crate::atom::AccessRight;
 use crate::core::{
     CallContext, Core, EntityId, Error, LockToken, MessageDelivery, MessageState, ReceiveMode, SequenceNumber,
     SettlementOutcome, Timestamp,
 };
+use crate::rules::CompiledRule;
 
 const STATUS_FIELDS: StatusFieldNames =
     StatusFieldNames { status: "statusCode", text: "statusDescription", condition: "errorCondition" };
 
 /// Maximum number of messages in one peek or list response.
 const MAX_MESSAGES: i64 = 1_000;
+/// Maximum number of rules in one list response. They are small.
+const MAX_RULES: i64 = 100;
 /// A peek response stays below any client's limit, and keeps many concurrent peeks affordable.
 const PEEK_BYTES: usize = 256 << 10;
 /// A request whose response contains messages or a session state weighs as much as this many plain ones.
@@ -74,10 +80,10 @@ impl ManagementRequest {
         if self.is_heavy() { HEAVY_WEIGHT } else { 1 }
     }
 
-    /// True if its response contains messages or a session state.
+    /// True if its response contains messages, a session state or rules.
     pub(super) fn is_heavy(&self) -> bool {
         let operation = self.operation.strip_prefix("com.microsoft:");
-        matches!(operation, Some("peek-message" | "receive-by-sequence-number" | "get-session-state"))
+        matches!(operation, Some("peek-message" | "receive-by-sequence-number" | "get-session-state" | "enumerate-rules"))
     }
 
     /// The right that a client needs for it.
@@ -126,6 +132,8 @@ impl ManagementRequest {
             "update-disposition" => self.settle(core, call),
             "batch-delete-messages" => self.delete_messages(core, call),
             "enumerate-rules" => self.list_rules(core),
+            "add-rule" => self.add_rule(core, call),
+            "remove-rule" => self.remove_rule(core, call),
             _ => Err(RequestFailure::Unknown),
         }
     }
@@ -284,17 +292,33 @@ impl ManagementRequest {
         Ok(success().with("message-count", i32::try_from(deleted).unwrap_or(i32::MAX)))
     }
 
-    /// Every subscription has one rule, which selects every message.
-    fn list_rules(&self, core: &mut Core) -> RequestResult {
-        self.receiver_source(core)?;
-        if self.number("skip")? > 0 {
-            return Ok(no_content("amqp:not-found"));
+    fn list_rules(&self, core: &Core) -> RequestResult {
+        let skip = self.number("skip")?.max(0) as usize;
+        let top = self.number("top")?.clamp(0, MAX_RULES) as usize;
+        let page = core.rules(&self.path)?.skip(skip).take(top);
+        let entry = |rule: &Arc<CompiledRule>| Map::new().with("rule-description", rules::encode_rule(rule));
+        let listed: Vec<_> = page.map(|rule| Value::Map(entry(rule))).collect();
+        match listed.is_empty() {
+            true => Ok(no_content("amqp:not-found")),
+            false => Ok(success().with("rules", listed)),
         }
-        let all = Value::described(TRUE_FILTER, Value::List(vec![]));
-        let no_action = Value::described(EMPTY_ACTION, Value::List(vec![]));
-        let rule = Value::List(vec![all, no_action, "$Default".into()]);
-        let entry = Map::new().with("rule-description", Value::described(RULE_DESCRIPTION, rule));
-        Ok(success().with("rules", vec![Value::Map(entry)]))
+    }
+
+    fn add_rule(&self, core: &mut Core, call: &mut CallContext<'_>) -> RequestResult {
+        let description = self.body.get("rule-description").and_then(Value::as_map);
+        let description = description.ok_or(RequestFailure::Field("rule-description"))?;
+        let rule = rules::decode_rule(self.rule_name()?, description).map_err(RequestFailure::Field)?;
+        core.add_rule(call, &self.path, rule)?;
+        Ok(success())
+    }
+
+    fn remove_rule(&self, core: &mut Core, call: &mut CallContext<'_>) -> RequestResult {
+        core.remove_rule(call, &self.path, self.rule_name()?)?;
+        Ok(success())
+    }
+
+    fn rule_name(&self) -> Result<&str, RequestFailure> {
+        self.body.get("rule-name").and_then(Value::as_text).ok_or(RequestFailure::Field("rule-name"))
     }
 
     fn sender_target(&self, core: &Core) -> Result<EntityId, RequestFailure> {
@@ -332,10 +356,6 @@ impl ManagementRequest {
         tokens.ok_or(RequestFailure::Field("lock-tokens"))
     }
 }
-
-const RULE_DESCRIPTION: u64 = 0x0137_0000_0004;
-const EMPTY_ACTION: u64 = 0x0137_0000_0005;
-const TRUE_FILTER: u64 = 0x0013_7000_0007;
 
 /// The response to a peer that exceeds its budget.
 pub(super) fn busy_response() -> NodeResponse {

@@ -9,7 +9,9 @@ use super::id::{CoreLinkId, EntityId, QueueId, Subqueue, Timestamp};
 use super::name;
 use super::queue_context::QueueContext;
 use super::record::{EntityRecord, JournalRecord};
+use super::rules::FirstRules;
 use super::timers::Timer;
+use crate::rules::RuleDescription;
 
 impl Core {
     /// Creates a queue or topic at `path`, or a subscription at `topic/Subscriptions/name`.
@@ -19,12 +21,24 @@ impl Core {
         path: &str,
         description: EntityDefinition,
     ) -> Result<EntityId, Error> {
+        self.create_with_rules(call, path, description, Vec::new())
+    }
+
+    /// Creates an entity. A subscription gets the default rule unless others are given.
+    pub fn create_with_rules(
+        &mut self,
+        call: &mut CallContext<'_>,
+        path: &str,
+        description: EntityDefinition,
+        rules: Vec<RuleDescription>,
+    ) -> Result<EntityId, Error> {
         self.handle_due_timers(call);
         description.check()?;
         let (path, topic) = self.check_path(path, &description)?;
         if self.by_path.contains_key(&name::normalize(&path)) {
             return Err(Error::EntityExists { path });
         }
+        let rules = self.compile_first_rules(call.now, &path, topic, rules)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord {
             id: EntityId(self.next_entity),
@@ -36,8 +50,12 @@ impl Core {
             counter: 0,
             dead_letter_counter: 0,
         };
-        self.state.append_record(call, &JournalRecord::Entity(record.clone()))?;
+        let rule_records = FirstRules::new(record.id, &rules);
+        let mut records = vec![JournalRecord::Entity(record.clone())];
+        records.extend(rule_records.records());
+        self.state.append_records(call, &records)?;
         self.insert_entity(Entity::new(&record, description));
+        self.insert_first_rules(record.id, rules);
         self.set_history_timer(record.id, call.now);
         Ok(record.id)
     }
@@ -125,6 +143,7 @@ impl Core {
         self.next_entity = self.next_entity.max(entity.id.0 + 1);
         if let Some(topic) = entity.topic.and_then(|topic| self.entities.get_mut(&topic)) {
             topic.subscriptions.push(entity.id);
+            topic.rule_index = None;
         }
         self.by_path.insert(name::normalize(&entity.path), entity.id);
         self.entities.insert(entity.id, entity);
@@ -139,6 +158,8 @@ impl Core {
         }
         if let Some(topic) = entity.topic.and_then(|topic| self.entities.get_mut(&topic)) {
             topic.subscriptions.retain(|subscription| *subscription != id);
+            topic.filter_counts.subtract(entity.rules.counts());
+            topic.rule_index = None;
         }
         Some(entity)
     }

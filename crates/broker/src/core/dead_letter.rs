@@ -19,6 +19,7 @@ use super::settle::PropertyUpdates;
 pub(super) const MAX_DELIVERY_COUNT: &str = "MaxDeliveryCountExceeded";
 pub(super) const EXPIRED: &str = "TTLExpiredException";
 pub(super) const EXPIRED_TEXT: &str = "The message expired and was dead lettered.";
+pub(super) const FILTER_FAILED: &str = "FilterEvaluationException";
 pub(super) const NO_SESSION: &str = "Session id is null";
 pub(super) const NO_SESSION_TEXT: &str =
     "Session enabled entity doesn't allow a message whose session identifier is null.";

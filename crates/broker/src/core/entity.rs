@@ -1,6 +1,7 @@
 //! The state of queues, topics and subscriptions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::description::{EntityDefinition, SendProperties};
 use super::duplicate_history::DuplicateHistory;
@@ -8,6 +9,7 @@ use super::id::{EntityId, QueueId, Subqueue, Timestamp};
 use super::queue::{MessageQueue, QueueSettings};
 use super::record::EntityRecord;
 use super::scheduled_messages::ScheduledMessages;
+use crate::rules::{FilterCounts, RuleIndex, RuleSet};
 
 #[derive(Debug)]
 pub(super) struct Entity {
@@ -22,6 +24,12 @@ pub(super) struct Entity {
     pub(super) topic: Option<EntityId>,
     /// The subscriptions of a topic.
     pub(super) subscriptions: Vec<EntityId>,
+    /// The rules of a subscription; empty in other entities.
+    pub(super) rules: RuleSet,
+    /// The filters of all subscriptions of a topic.
+    pub(super) filter_counts: FilterCounts,
+    /// The rules of all subscriptions of a topic; `None` after a change, until the next message.
+    pub(super) rule_index: Option<Arc<RuleIndex>>,
     /// The send side, of queues and topics.
     pub(super) ingress: Option<SendSide>,
     /// The receive side, of queues and subscriptions.
@@ -79,6 +87,7 @@ pub struct EntityView<'a> {
     pub accessed_at: Option<Timestamp>,
     pub counts: EntityCounts,
     pub subscriptions: usize,
+    pub filters: FilterCounts,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,6 +128,9 @@ impl Entity {
             attached_at: None,
             topic: record.topic,
             subscriptions: Vec::new(),
+            rules: if record.topic.is_some() { RuleSet::with_default_rule(record.created_at) } else { RuleSet::default() },
+            filter_counts: FilterCounts::default(),
+            rule_index: None,
             ingress,
             egress,
         }
@@ -182,6 +194,7 @@ impl Entity {
             accessed_at: self.ingress.as_ref().and_then(|ingress| ingress.sent_at).max(self.attached_at),
             counts: self.counts(),
             subscriptions: self.subscriptions.len(),
+            filters: self.filter_counts,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::id::SequenceNumber;
 use crate::journal::{AppendError, ReadError};
+use crate::rules::RuleError;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
@@ -39,6 +40,10 @@ pub enum Error {
     Timeout,
     #[error("no message with sequence number {0} in the requested state")]
     MessageNotFound(SequenceNumber),
+    #[error("{0}")]
+    InvalidRule(#[from] RuleError),
+    #[error("the topic '{path}' has {limit} {kind} filters: no more are allowed")]
+    TooManyRules { path: Box<str>, kind: &'static str, limit: usize },
     #[error("the broker's disk is full")]
     StorageFull,
     #[error("the broker's disk failed")]
@@ -53,11 +58,13 @@ impl Error {
             Self::ServerBusy => "com.microsoft:server-busy",
             Self::EntityExists { .. } => "com.microsoft:entity-already-exists",
             Self::EntityDisabled { .. } => "com.microsoft:entity-disabled",
-            Self::InvalidArgument { .. } => "com.microsoft:argument-error",
+            Self::InvalidArgument { .. } | Self::InvalidRule(_) => "com.microsoft:argument-error",
             Self::NotAllowed(_) => "amqp:not-allowed",
             Self::NotImplemented(_) => "amqp:not-implemented",
             Self::MessageTooLarge { .. } => "amqp:link:message-size-exceeded",
-            Self::QuotaExceeded { .. } | Self::StorageFull => "amqp:resource-limit-exceeded",
+            Self::QuotaExceeded { .. } | Self::TooManyRules { .. } | Self::StorageFull => {
+                "amqp:resource-limit-exceeded"
+            }
             Self::MessageLockLost => "com.microsoft:message-lock-lost",
             Self::SessionLockLost => "com.microsoft:session-lock-lost",
             Self::SessionCannotBeLocked { .. } => "com.microsoft:session-cannot-be-locked",
@@ -72,8 +79,14 @@ impl Error {
         match self {
             Self::EntityNotFound { .. } | Self::EntityDeleted { .. } | Self::MessageNotFound(_) => 404,
             Self::EntityExists { .. } => 409,
-            Self::EntityDisabled { .. } | Self::InvalidArgument { .. } | Self::NotAllowed(_) => 400,
-            Self::MessageTooLarge { .. } | Self::QuotaExceeded { .. } | Self::StorageFull => 403,
+            Self::EntityDisabled { .. }
+            | Self::InvalidArgument { .. }
+            | Self::InvalidRule(_)
+            | Self::NotAllowed(_) => 400,
+            Self::MessageTooLarge { .. }
+            | Self::QuotaExceeded { .. }
+            | Self::TooManyRules { .. }
+            | Self::StorageFull => 403,
             Self::MessageLockLost | Self::SessionLockLost | Self::SessionCannotBeLocked { .. } => 410,
             Self::ServerBusy => 503,
             Self::Timeout => 408,

@@ -9,10 +9,10 @@
 //! 1. `id`, `description`, `entity`: what exists. `queue` → `sessions` → `backlog`: how an entity holds its messages.
 //! 2. `call_context`, `shared_state`, `queue_context`: what every operation works with.
 //! 3. The path of a message: `send` (checks, duplicates, partition, sequence number, journal) → `topic` (which
-//!    subscriptions get it) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`LinkEffect::Deliver`]) → `settle`
+//!    subscriptions get it, by their rules) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`LinkEffect::Deliver`]) → `settle`
 //!    (completed, unlocked, deferred or dead-lettered).
 //! 4. What happens later: `timers`, `session_lock`, `undeliverable_messages`, `dead_letter`, `scheduled_messages`.
-//! 5. Administration: `administration`, `name`, `management`, `management_links`.
+//! 5. Administration: `administration`, `rules`, `name`, `management`, `management_links`.
 //! 6. Restart and disk space: `record` (the journal's records) → `replay`, `snapshot`, `compaction`.
 //!
 //! # Memory
@@ -20,7 +20,7 @@
 //! (`tests/core_cost.rs`). Bodies stay in the journal. No operation on one message scans other messages or sessions.
 //!
 //! # Not supported
-//! The core never reads message bodies, evaluates filters, forwards messages or keeps transactions.
+//! The core never forwards messages or keeps transactions. It reads messages only for topics with [rules](crate::rules).
 
 mod administration;
 mod backlog;
@@ -45,6 +45,7 @@ mod queue_context;
 mod receivers;
 mod record;
 mod replay;
+mod rules;
 mod scheduled_messages;
 mod send;
 mod session_lock;

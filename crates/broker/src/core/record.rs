@@ -54,6 +54,13 @@ pub(super) enum JournalRecord<'a> {
     SessionStateRecord(SessionStateRecord<'a>),
     /// A body was copied so that its old segment can be deleted. `original` is the meta it was first stored with.
     BodyMoved(BodyMovedRecord<'a>),
+    /// A rule of a subscription was added or replaced.
+    Rule(RuleRecord<'a>),
+    /// A rule was removed. A subscription starts with the default rule, so its removal is recorded too.
+    RuleRemoved {
+        subscription: EntityId,
+        name: &'a str,
+    },
     /// Snapshot: messages of one session, in order.
     Backlog(BacklogRecord<'a>),
     /// Snapshot: a scheduled message.
@@ -77,6 +84,14 @@ pub(super) struct EntityRecord<'a> {
     /// Counters assigned so far. The snapshot stores them because the records that used them may be gone.
     pub(super) counter: u64,
     pub(super) dead_letter_counter: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RuleRecord<'a> {
+    pub(super) subscription: EntityId,
+    pub(super) created_at: Timestamp,
+    /// JSON.
+    pub(super) description: &'a [u8],
 }
 
 /// A queue that gets a message, and the counter there if it differs from the message's own.

@@ -47,6 +47,8 @@ impl Core {
             }
             JournalRecord::SessionStateRecord(record) => self.replay_state(&record, body),
             JournalRecord::BodyMoved(record) => self.replay_moved(&record, body),
+            JournalRecord::Rule(record) => self.replay_rule(&record)?,
+            JournalRecord::RuleRemoved { subscription, name } => drop(self.take_rule(subscription, name)),
             JournalRecord::Backlog(part) => self.replay_backlog(&part),
             JournalRecord::Scheduled(record) => self.replay_scheduled(&record),
             JournalRecord::DuplicateIds { entity, ids } => {

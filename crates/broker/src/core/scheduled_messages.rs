@@ -12,9 +12,10 @@ use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::queue::quota_size;
 use super::queue_context::RETRY;
 use super::record::{ActivatedRecord, JournalRecord};
+use super::send::PlannedRecord;
 use super::settle::MAX_PER_TIMER;
 use super::timers::Timer;
-use super::topic::TopicMessage;
+use super::topic::{ReservedCounters, TopicMessage};
 use crate::journal::JournalLocation;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -135,7 +136,12 @@ impl Core {
         // The partition stays; only the counter is new.
         let sequence = SequenceNumber::new(message.sequence.partition() as u8, ingress.counter + 1);
         let session = message.session.as_deref();
-        let targets = self.select_targets(entity, session, message.time_to_live, &mut Vec::new());
+        let route = self.route(entity, call.now, message.time_to_live, || {
+            call.journal.read(message.location).map(|stored| stored.body)
+        })?;
+        let mut reserved_counters = ReservedCounters::new();
+        let targets = self.select_targets(&route, session, message.time_to_live, &mut reserved_counters);
+        let copies = self.plan_copies(call.now, entity, &route, sequence, &mut reserved_counters);
         let record = ActivatedRecord {
             entity,
             scheduled_counter: counter,
@@ -146,7 +152,13 @@ impl Core {
             location: message.location,
             targets,
         };
-        self.state.append_record(call, &JournalRecord::ActivatedRecord(record.clone()))?;
+        let mut group = self.state.begin_group();
+        group.push(|page| JournalRecord::ActivatedRecord(record.clone()).encode(page), None, 0);
+        for PlannedRecord { record, body } in &copies {
+            group.push(|page| record.encode(page), Some(&***body), 1);
+        }
+        let mut locations = Vec::new();
+        self.state.append(call, group, &mut locations)?;
         let ingress = self.ingress_mut(entity)?;
         ingress.schedule.remove(counter);
         ingress.counter = sequence.counter();
@@ -156,6 +168,10 @@ impl Core {
             references => call.journal.retain(message.location, references - 1),
         }
         self.enqueue(call, &TopicMessage::from(&record), &record.targets);
+        for (copy, location) in copies.iter().zip(locations) {
+            self.record_as_seen(&copy.record);
+            self.enqueue_or_schedule(call, &copy.record, location);
+        }
         Ok(())
     }
 }

@@ -18,8 +18,9 @@ use super::queue::STORED_OVERHEAD;
 use super::record::EnqueuedRecord;
 use super::scheduled_messages::ScheduledMessage;
 use super::timers::Timer;
-use super::topic::TopicMessage;
+use super::topic::{MessageRoute, ReservedCounters, TopicMessage};
 use crate::journal::JournalLocation;
+use crate::rules::RuleCopy;
 
 /// Maximum characters of message ids, session ids and partition keys.
 const MAX_ID: usize = 128;
@@ -50,10 +51,12 @@ impl Core {
     ) -> Result<Vec<Option<SequenceNumber>>, Error> {
         self.handle_due_timers(call);
         self.check_send(entity, messages)?;
-        let records = self.plan_records(call.now, entity, messages)?;
-        let locations = self.append_messages(call, entity, messages, &records)?;
+        let routes = self.route_messages(call.now, entity, messages);
+        self.check_copies(entity, &routes)?;
+        let planned = self.plan_messages(call.now, entity, messages, &routes)?;
+        let locations = self.append_messages(call, entity, &planned)?;
         let mut locations = locations.into_iter();
-        for record in records.iter().flatten() {
+        for PlannedRecord { record, .. } in planned.iter().flatten().flatten() {
             self.record_as_seen(record);
             // A message that no subscription takes has no body, and so no location.
             let stored = record.due_at.is_some() || self.count_references(entity, &record.targets) > 0;
@@ -61,7 +64,36 @@ impl Core {
                 self.enqueue_or_schedule(call, record, location);
             }
         }
-        Ok(records.iter().map(|record| record.as_ref().map(|record| record.sequence)).collect())
+        // The message itself is the first of its records.
+        let sequence = |planned: &PlannedMessage<'_>| planned.first().map(|planned| planned.record.sequence);
+        Ok(planned.iter().map(|planned| planned.as_ref().and_then(sequence)).collect())
+    }
+
+    /// Evaluates the rules of a topic. A scheduled message is routed when it is due.
+    fn route_messages(&mut self, now: Timestamp, id: EntityId, messages: &[IncomingMessage]) -> Vec<MessageRoute> {
+        let entity_ttl = self.default_time_to_live(id);
+        let route = |message: &IncomingMessage| {
+            if message.scheduled_for.is_some_and(|due| due > now) {
+                return MessageRoute::default();
+            }
+            let time_to_live = shorter_ttl(message.time_to_live, entity_ttl);
+            let read = || Ok::<_, std::convert::Infallible>(message.body.clone());
+            self.route(id, now, time_to_live, read).unwrap_or_else(|never| match never {})
+        };
+        messages.iter().map(route).collect()
+    }
+
+    fn default_time_to_live(&self, id: EntityId) -> Option<u64> {
+        self.entities[&id].description.common().default_message_time_to_live.map(|ttl| ttl.as_millis() as u64)
+    }
+
+    /// The copies that actions make count against the quota of the topic.
+    fn check_copies(&self, topic: EntityId, routes: &[MessageRoute]) -> Result<(), Error> {
+        let copies = routes.iter().flat_map(|route| &route.copies);
+        match copies.map(|copy| copy.message.body.len() as u64 + STORED_OVERHEAD).sum() {
+            0 => Ok(()),
+            more => self.check_room(&self.entities[&topic], more),
+        }
     }
 
     /// Checks everything that can be wrong with a send before any state changes.
@@ -101,13 +133,14 @@ impl Core {
         if used + more > limit { Err(Error::QuotaExceeded { path: entity.path.clone(), limit }) } else { Ok(()) }
     }
 
-    /// One record per message, `None` for a duplicate.
-    fn plan_records<'a>(
+    /// The records of each message, `None` for a duplicate.
+    fn plan_messages<'a>(
         &self,
         now: Timestamp,
         id: EntityId,
         messages: &'a [IncomingMessage],
-    ) -> Result<Vec<Option<EnqueuedRecord<'a>>>, Error> {
+        routes: &'a [MessageRoute],
+    ) -> Result<Vec<Option<PlannedMessage<'a>>>, Error> {
         let entity = &self.entities[&id];
         let (ingress, description) = match (&entity.ingress, entity.description.ingress()) {
             (Some(ingress), Some(description)) => (ingress, description),
@@ -115,8 +148,8 @@ impl Core {
         };
         let mut batch =
             BatchPlan { counter: ingress.counter, partition: ingress.next_partition, ..BatchPlan::default() };
-        let entity_ttl = entity.description.common().default_message_time_to_live.map(|ttl| ttl.as_millis() as u64);
-        let plan = |message: &'a IncomingMessage| {
+        let entity_ttl = self.default_time_to_live(id);
+        let plan = |(message, route): (&'a IncomingMessage, &'a MessageRoute)| {
             let fingerprint = fingerprint(ingress, description.enable_partitioning, message);
             if fingerprint.is_some_and(|id| is_known(ingress, &mut batch.seen, id, now)) {
                 return None;
@@ -130,12 +163,9 @@ impl Core {
             let due_at = message.scheduled_for.filter(|due| *due > now);
             let time_to_live = shorter_ttl(message.time_to_live, entity_ttl);
             let session = message.session_id.as_deref();
-            let targets = match due_at {
-                Some(_) => Vec::new(),
-                None => self.select_targets(id, session, time_to_live, &mut batch.reserved_counters),
-            };
+            let targets = self.select_targets(route, session, time_to_live, &mut batch.reserved_counters);
             let sequence = SequenceNumber::new(partition, batch.counter);
-            Some(EnqueuedRecord {
+            let record = EnqueuedRecord {
                 entity: id,
                 sequence,
                 enqueued_at: now,
@@ -144,25 +174,56 @@ impl Core {
                 fingerprint,
                 session,
                 targets,
-            })
+            };
+            let mut planned = vec![PlannedRecord { record, body: &message.body }];
+            let copies = self.plan_copies(now, id, route, sequence, &mut batch.reserved_counters);
+            batch.counter += copies.len() as u64;
+            planned.extend(copies);
+            Some(planned)
         };
-        Ok(messages.iter().map(plan).collect())
+        Ok(messages.iter().zip(routes).map(plan).collect())
+    }
+
+    /// One record for each copy that an action made, with the sequence numbers that follow the message's own.
+    pub(super) fn plan_copies<'a>(
+        &self,
+        now: Timestamp,
+        topic: EntityId,
+        route: &'a MessageRoute,
+        original: SequenceNumber,
+        reserved_counters: &mut ReservedCounters,
+    ) -> Vec<PlannedRecord<'a>> {
+        let plan = |(copy, counter): (&'a RuleCopy, u64)| {
+            let session = copy.message.session_id.as_deref();
+            let time_to_live = shorter_ttl(copy.message.time_to_live, self.default_time_to_live(topic));
+            let target = self.select_target(copy.subscription, session, time_to_live, reserved_counters);
+            let record = EnqueuedRecord {
+                entity: topic,
+                sequence: SequenceNumber::new(original.partition() as u8, counter),
+                enqueued_at: now,
+                time_to_live,
+                due_at: None,
+                fingerprint: None,
+                session,
+                targets: target.into_iter().collect(),
+            };
+            PlannedRecord { record, body: &copy.message.body }
+        };
+        route.copies.iter().zip(original.counter() + 1..).map(plan).collect()
     }
 
     fn append_messages(
         &mut self,
         call: &mut CallContext<'_>,
         entity: EntityId,
-        messages: &[IncomingMessage],
-        records: &[Option<EnqueuedRecord<'_>>],
+        planned: &[Option<PlannedMessage<'_>>],
     ) -> Result<Vec<JournalLocation>, Error> {
         let mut group = self.state.begin_group();
-        for (message, record) in messages.iter().zip(records) {
-            let Some(record) = record else { continue };
+        for PlannedRecord { record, body } in planned.iter().flatten().flatten() {
             // A scheduled message holds one reference until it is due and its targets are known.
             let references = if record.due_at.is_some() { 1 } else { self.count_references(entity, &record.targets) };
             // Nobody would read the body of a message without references.
-            let body = (references > 0).then_some(&*message.body);
+            let body = (references > 0).then_some(&***body);
             group.push(|page| record.encode(page), body, references);
         }
         let mut locations = Vec::new();
@@ -182,7 +243,7 @@ impl Core {
         }
     }
 
-    fn enqueue_or_schedule(
+    pub(super) fn enqueue_or_schedule(
         &mut self,
         call: &mut CallContext<'_>,
         record: &EnqueuedRecord<'_>,
@@ -209,13 +270,21 @@ impl Core {
     }
 }
 
+/// A message that is about to be stored: its own record, then those of the copies that actions made.
+type PlannedMessage<'a> = Vec<PlannedRecord<'a>>;
+
+pub(super) struct PlannedRecord<'a> {
+    pub(super) record: EnqueuedRecord<'a>,
+    pub(super) body: &'a Bytes,
+}
+
 /// What the earlier messages of a batch have already used.
 #[derive(Default)]
 struct BatchPlan {
     counter: u64,
     partition: u8,
     seen: HashSet<u128>,
-    reserved_counters: Vec<(EntityId, u64)>,
+    reserved_counters: ReservedCounters,
 }
 
 fn check_message(message: &IncomingMessage, limit: usize, needs_session: bool) -> Result<(), Error> {

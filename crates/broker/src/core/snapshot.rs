@@ -9,10 +9,11 @@ use super::entity::Entity;
 use super::id::{EntityId, Subqueue, Timestamp};
 use super::queue::MessageQueue;
 use super::record::{
-    BacklogEntry, BacklogRecord, JournalRecord, MessageUpdatedRecord, ScheduledRecord, SessionStateLocation,
-    SessionStateRecord,
+    BacklogEntry, BacklogRecord, JournalRecord, MessageUpdatedRecord, RuleRecord, ScheduledRecord,
+    SessionStateLocation, SessionStateRecord,
 };
 use super::sessions::{QueueSession, TableSlot};
+use crate::rules::DEFAULT_RULE;
 
 /// Messages per record: enough that session id and record header cost little.
 const MESSAGES_PER_RECORD: usize = 512;
@@ -29,6 +30,7 @@ pub struct SnapshotCursor {
 #[derive(Debug, Clone, Copy)]
 enum EntitySnapshotPart {
     Entity,
+    Rules,
     Scheduled(u64),
     History(usize),
     Messages(Subqueue, TableSlot, u64),
@@ -84,14 +86,29 @@ impl Entity {
         match stage {
             EntitySnapshotPart::Entity => {
                 let json = serde_json::to_vec(&self.description).expect("a description is plain data");
-                (Some(EntitySnapshotPart::Scheduled(0)), write(&JournalRecord::Entity(self.record(&json))))
+                (Some(EntitySnapshotPart::Rules), write(&JournalRecord::Entity(self.record(&json))))
             }
+            EntitySnapshotPart::Rules => (Some(EntitySnapshotPart::Scheduled(0)), self.snapshot_rules(write)),
             EntitySnapshotPart::Scheduled(from) => self.snapshot_scheduled(from, write),
             EntitySnapshotPart::History(page) => self.snapshot_history(page, now, write),
             EntitySnapshotPart::Messages(subqueue, slot, counter) => {
                 self.snapshot_messages(subqueue, slot, counter, write)
             }
         }
+    }
+
+    /// All at once: a subscription has few rules, and they are small.
+    fn snapshot_rules(&self, write: RecordSink<'_>) -> bool {
+        let mut full = false;
+        if self.topic.is_some() && !self.rules.has_default_rule() {
+            full |= write(&JournalRecord::RuleRemoved { subscription: self.id, name: DEFAULT_RULE });
+        }
+        for rule in self.rules.iter() {
+            let description = serde_json::to_vec(&rule.description).expect("a rule is plain data");
+            let (subscription, created_at) = (self.id, rule.created_at);
+            full |= write(&JournalRecord::Rule(RuleRecord { subscription, created_at, description: &description }));
+        }
+        full
     }
 
     fn snapshot_scheduled(&self, from: u64, write: RecordSink<'_>) -> (Option<EntitySnapshotPart>, bool) {

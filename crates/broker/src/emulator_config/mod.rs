@@ -13,24 +13,32 @@ mod reader;
 mod rules;
 mod validation;
 
+use std::collections::HashMap;
+
 use jsonc_parser::ParseOptions;
 use jsonc_parser::ast::Value;
 
 pub use problem::{EmulatorConfigProblem, EmulatorConfigProblems};
 
 use crate::core::{EntityDefinition, QueueDescription, SubscriptionDescription, TopicDescription};
+use crate::rules::RuleDescription;
 use properties::{QUEUE, SUBSCRIPTION, TOPIC};
 use reader::{ConfigReader, JsonNode};
 use validation::NameValidator;
 
 /// The entities of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EmulatorConfig {
     /// The name of its namespace.
     pub namespace: String,
     /// Paths and descriptions, with every topic before its subscriptions.
     pub entities: Vec<(String, EntityDefinition)>,
+    /// The rules of subscriptions, by path. A subscription that is not listed has the default rule.
+    pub rules: SubscriptionRules,
 }
+
+/// The rules of new subscriptions, by path.
+pub type SubscriptionRules = HashMap<String, Vec<RuleDescription>>;
 
 /// JSON with comments and trailing commas, and no other extension.
 const SYNTAX: ParseOptions = ParseOptions {
@@ -56,7 +64,7 @@ pub fn parse(text: &str) -> Result<EmulatorConfig, EmulatorConfigProblems> {
     let mut parser = ConfigParser {
         reader: ConfigReader::new(text),
         names: NameValidator::default(),
-        config: EmulatorConfig { namespace: String::new(), entities: Vec::new() },
+        config: EmulatorConfig { namespace: String::new(), entities: Vec::new(), rules: HashMap::new() },
     };
     parser.root(&JsonNode::root(&root));
     parser.reader.finish().map(|()| parser.config)
@@ -134,15 +142,20 @@ impl ConfigParser<'_> {
         let Some(fields) = self.reader.object(node, &["Name", "Properties", "Rules"]) else { return };
         let new = EntityDefinition::Subscription(subscription());
         let description = self.describe(node, fields.get("Properties"), &SUBSCRIPTION, new);
+        let mut rules = Vec::new();
         for rule in self.reader.optional_array(&fields, "Rules") {
-            rules::check(&mut self.reader, &rule);
+            rules.extend(rules::read(&mut self.reader, &rule, &rules));
         }
         let Some((name, shown)) = self.name(node, &fields) else { return };
         if let Err(rule) = self.names.check_subscription(&name, siblings) {
             self.reader.reject(shown, &rule);
         }
         if let Some(topic) = topic {
-            self.config.entities.push((format!("{topic}/Subscriptions/{name}"), description));
+            let path = format!("{topic}/Subscriptions/{name}");
+            if !rules.is_empty() {
+                self.config.rules.insert(path.clone(), rules);
+            }
+            self.config.entities.push((path, description));
         }
         siblings.push(name);
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::EntityStatus;
+use crate::rules::{CorrelationFilter, PropertyValue, RuleAction, RuleFilter, SqlExpression};
 
 fn problems(text: &str) -> Vec<String> {
     parse(text).expect_err("a mistake is made").iter().map(ToString::to_string).collect()
@@ -204,7 +205,42 @@ fn a_structure_problem_has_its_position() {
 }
 
 #[test]
-fn a_filtering_or_malformed_rule_is_refused() {
+fn rules_are_read_and_replace_the_default_rule() {
+    let config = parse(&file(
+        "",
+        r#"{ "Name": "t", "Subscriptions": [ { "Name": "s", "Rules": [
+            { "Name": "red", "Properties": { "FilterType": "Correlation", "CorrelationFilter": {
+                "Label": "red", "ContentType": null, "Properties": { "n": 1, "x": 1.5, "b": true, "s": "t" } } } },
+            { "Name": "half", "Properties": { "FilterType": "Sql", "SqlFilter": { "SqlExpression": "a > 1" },
+                "Action": { "SqlExpression": "SET a = a / 2" } } }
+        ] }, { "Name": "plain" } ] }"#,
+    ))
+    .unwrap();
+    let properties = [
+        ("n", PropertyValue::Long(1)),
+        ("x", PropertyValue::Double(1.5)),
+        ("b", PropertyValue::Boolean(true)),
+        ("s", PropertyValue::String("t".into())),
+    ];
+    let correlation = CorrelationFilter {
+        label: Some("red".into()),
+        properties: properties.map(|(name, value)| (name.to_owned(), value)).into(),
+        ..CorrelationFilter::default()
+    };
+    let sql = |text: &str| SqlExpression { expression: text.into(), parameters: Vec::new() };
+    let expected = vec![
+        RuleDescription { name: "red".into(), filter: RuleFilter::Correlation(correlation), action: None },
+        RuleDescription {
+            name: "half".into(),
+            filter: RuleFilter::Sql(sql("a > 1")),
+            action: Some(RuleAction(sql("SET a = a / 2"))),
+        },
+    ];
+    assert_eq!(config.rules, HashMap::from([("t/Subscriptions/s".to_owned(), expected)]));
+}
+
+#[test]
+fn an_invalid_rule_is_refused() {
     let with = |rule: &str| {
         problems(&file(
             "",
@@ -212,21 +248,18 @@ fn a_filtering_or_malformed_rule_is_refused() {
         ))
     };
     let rule = format!("{T}.Subscriptions[0].Rules[0]");
-    let not_yet = format!(
-        "8:1: {rule} filters messages, which is not implemented: only supported is a SqlFilter of \"1=1\" without an Action, or no rule"
-    );
     let cases = [
         (
-            "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Sql\", \"SqlFilter\": { \"SqlExpression\": \"a = 1\" } } }",
-            not_yet.clone(),
+            "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Sql\", \"SqlFilter\": { \"SqlExpression\": \"a = \" } } }",
+            format!("8:1: {rule} cannot be created: the filter has an error at character 5: the expression ends here: expected a value"),
         ),
         (
-            "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Correlation\", \"CorrelationFilter\": { \"Label\": \"x\", \"Properties\": { \"n\": 1 } } } }",
-            not_yet.clone(),
+            "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Correlation\", \"CorrelationFilter\": { \"Properties\": {} } } }",
+            format!("8:1: {rule} cannot be created: a correlation filter needs at least one property"),
         ),
         (
-            "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Sql\", \"SqlFilter\": { \"SqlExpression\": \"1=1\" }, \"Action\": { \"SqlExpression\": \"SET a = 1\" } } }",
-            not_yet,
+            "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Sql\", \"SqlFilter\": { \"SqlExpression\": \"1=1\" }, \"Action\": { \"SqlExpression\": \"SET 1\" } } }",
+            format!("8:1: {rule} cannot be created: the action has an error at character 5: expected the name of a property"),
         ),
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Lua\" } }",

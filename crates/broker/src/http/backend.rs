@@ -1,10 +1,12 @@
 //! What the HTTP service needs from the engine.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use super::test_hooks::{TestCommand, TestReport};
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo};
 use crate::core::{self, Timestamp};
+use crate::rules::{CompiledRule, RuleDescription};
 
 /// The entities of one broker. Cheap to clone; every connection has a handle.
 pub trait NamespaceBackend: Clone + Send + Sync + 'static {
@@ -16,11 +18,13 @@ pub trait NamespaceBackend: Clone + Send + Sync + 'static {
     /// True if the engine replies; reported by `/health`.
     fn is_healthy(&self) -> impl Future<Output = bool> + Send;
 
-    /// Fails if an entity of this name exists, whatever its kind.
+    /// Fails if an entity of this name exists, whatever its kind. A subscription gets `first_rule` in place of the
+    /// default rule.
     fn create(
         &self,
         at: EntityAddress,
         properties: EntityProperties,
+        first_rule: Option<RuleDescription>,
     ) -> impl Future<Output = Result<AdminEntity, BackendError>> + Send;
 
     fn update(
@@ -39,6 +43,33 @@ pub trait NamespaceBackend: Clone + Send + Sync + 'static {
         listing: EntityListing,
         page: PageRange,
     ) -> impl Future<Output = Result<Vec<AdminEntity>, BackendError>> + Send;
+
+    /// Adds a rule to a subscription, or replaces it if `replace`.
+    fn put_rule(
+        &self,
+        subscription: EntityAddress,
+        rule: RuleDescription,
+        replace: bool,
+    ) -> impl Future<Output = Result<Arc<CompiledRule>, BackendError>> + Send;
+
+    fn delete_rule(
+        &self,
+        subscription: EntityAddress,
+        name: String,
+    ) -> impl Future<Output = Result<(), BackendError>> + Send;
+
+    fn get_rule(
+        &self,
+        subscription: EntityAddress,
+        name: String,
+    ) -> impl Future<Output = Result<Arc<CompiledRule>, BackendError>> + Send;
+
+    /// Ordered by name, as in [`list`](Self::list).
+    fn list_rules(
+        &self,
+        subscription: EntityAddress,
+        page: PageRange,
+    ) -> impl Future<Output = Result<Vec<Arc<CompiledRule>>, BackendError>> + Send;
 
     /// Advances the clock or arms a fault, for tests.
     fn run_test_command(&self, command: TestCommand) -> impl Future<Output = Result<TestReport, BackendError>> + Send;

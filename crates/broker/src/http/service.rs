@@ -22,6 +22,7 @@ use super::test_hooks;
 use crate::access::AccessKeys;
 use crate::atom::{self, AccessRight, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext};
 use crate::core::{EntityDefinition, QueueDescription, TopicDescription};
+use crate::rules::RuleDescription;
 
 /// A description with every property and twelve authorization rules is below 8 KiB; a rule may be larger.
 const MAX_BODY: usize = 256 << 10;
@@ -133,7 +134,10 @@ impl<N: NamespaceBackend> HttpService<N> {
             Route::List(listing) => self.list(&request, listing).await,
             Route::Entity(address) => self.entity(&request, address, body).await,
             Route::Rules { topic, subscription } => self.rules(&request, topic, subscription).await,
-            Route::Rule { topic, subscription, name } => self.rule(&request, topic, subscription, &name, body).await,
+            Route::Rule { topic, subscription, name } => {
+                let subscription = EntityAddress::Subscription { topic, name: subscription };
+                self.rule(&request, subscription, name, body).await
+            }
             Route::Health | Route::Test(_) => unreachable!("handled above"),
         }
     }
@@ -225,8 +229,8 @@ impl<N: NamespaceBackend> HttpService<N> {
                 Ok(response::empty())
             }
             Method::PUT => {
-                let submitted = parse_submission(&address, &read_body(body).await?)?;
-                self.put(request, address, submitted).await
+                let (submitted, first_rule) = parse_submission(&address, &read_body(body).await?)?;
+                self.put(request, address, submitted, first_rule).await
             }
             _ => Err(HttpError::method_not_allowed(&request.method)),
         }
@@ -237,6 +241,7 @@ impl<N: NamespaceBackend> HttpService<N> {
         request: &AdminRequest,
         address: EntityAddress,
         submitted: EntitySubmission,
+        first_rule: Option<RuleDescription>,
     ) -> Result<HttpResponse, HttpError> {
         let usual = request.context.namespace.max_message_size_in_kilobytes;
         let (status, entity) = if request.changes {
@@ -247,7 +252,7 @@ impl<N: NamespaceBackend> HttpService<N> {
         } else {
             let mut properties = submitted.into_new();
             apply_message_size(&mut properties.description, None, usual)?;
-            (StatusCode::CREATED, self.namespace.create(address, properties).await?)
+            (StatusCode::CREATED, self.namespace.create(address, properties, first_rule).await?)
         };
         Ok(response::entry(status, atom::entity_entry(&request.context, &entity)))
     }
@@ -261,28 +266,25 @@ impl<N: NamespaceBackend> HttpService<N> {
         if request.method != Method::GET {
             return Err(HttpError::method_not_allowed(&request.method));
         }
-        let subscription = self.namespace.get(EntityAddress::Subscription { topic, name: subscription }).await?;
-        Ok(rules::list_rules(&request.context, &subscription, request.query.page))
+        let subscription = EntityAddress::Subscription { topic, name: subscription };
+        rules::list_rules(&self.namespace, &request.context, subscription, request.query.page).await
     }
 
     async fn rule<B>(
         &self,
         request: &AdminRequest,
-        topic: String,
-        subscription: String,
-        name: &str,
+        subscription: EntityAddress,
+        name: String,
         body: B,
     ) -> Result<HttpResponse, HttpError>
     where
         B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
-        if request.method == Method::PUT {
-            let EntryContent::Rule(_) = atom::parse_entry(&read_body(body).await?)? else {
-                return Err(HttpError::bad_request("expected a RuleDescription at this path"));
-            };
-        }
-        let subscription = self.namespace.get(EntityAddress::Subscription { topic, name: subscription }).await?;
-        rules::handle(&request.method, &request.context, &subscription, name)
+        let put = match request.method {
+            Method::PUT => Some((rules::parse_rule(&name, &read_body(body).await?)?, request.changes)),
+            _ => None,
+        };
+        rules::handle(&self.namespace, &request.method, &request.context, subscription, name, put).await
     }
 }
 
@@ -310,15 +312,17 @@ fn apply_message_size(
     Ok(())
 }
 
-/// Parses the description for this address. A default rule other than `$Default` is not implemented.
-fn parse_submission(address: &EntityAddress, body: &[u8]) -> Result<EntitySubmission, HttpError> {
+/// Parses the description for this address, and the first rule of a subscription.
+fn parse_submission(
+    address: &EntityAddress,
+    body: &[u8],
+) -> Result<(EntitySubmission, Option<RuleDescription>), HttpError> {
     match (atom::parse_entry(body)?, address) {
-        (EntryContent::Queue(submitted) | EntryContent::Topic(submitted), EntityAddress::Entity(_)) => Ok(submitted),
+        (EntryContent::Queue(submitted) | EntryContent::Topic(submitted), EntityAddress::Entity(_)) => {
+            Ok((submitted, None))
+        }
         (EntryContent::Subscription { submitted, default_rule }, EntityAddress::Subscription { .. }) => {
-            match default_rule.is_none_or(|rule| rule.is_default()) {
-                true => Ok(submitted),
-                false => Err(rules::not_implemented()),
-            }
+            Ok((submitted, default_rule.map(|rule| *rule)))
         }
         (_, EntityAddress::Entity(_)) => {
             Err(HttpError::bad_request("expected a QueueDescription or TopicDescription at this path"))

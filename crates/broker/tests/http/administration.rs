@@ -202,7 +202,7 @@ async fn lists_are_paged() {
 }
 
 #[tokio::test]
-async fn subscriptions_have_only_the_default_rule() {
+async fn rules_are_created_replaced_listed_and_deleted() {
     let client = HttpClient::new(Config::default());
     client.put("/t", TOPIC).await;
     let created = client.put("/t/subscriptions/s", SUBSCRIPTION).await;
@@ -215,26 +215,56 @@ async fn subscriptions_have_only_the_default_rule() {
     let rule = client.get("/t/subscriptions/s/rules/$default").await;
     assert_eq!((rule.status, rule.value("Name"), rule.value("SqlExpression")), (StatusCode::OK, "$Default", "1=1"));
 
-    let other = "<RuleDescription><Name>r</Name></RuleDescription>";
-    let filtered = "<SubscriptionDescription><DefaultRuleDescription><Filter type='FalseFilter'/><Name>$Default</Name>\
-        </DefaultRuleDescription></SubscriptionDescription>";
-    let refused = client.put("/t/Subscriptions/s/Rules/r", other).await;
-    assert_eq!(refused.value("Detail"), "SubCode=50100. rules other than the default rule are not implemented");
+    let sql = |text: &str| {
+        format!(
+            "<RuleDescription><Filter type='SqlFilter'><SqlExpression>{text}</SqlExpression></Filter><Name>x</Name></RuleDescription>"
+        )
+    };
+    let path = "/t/Subscriptions/s/Rules/r";
+    let created = client.put(path, &sql("a = 1")).await;
+    assert_eq!((created.status, created.value("Name")), (StatusCode::CREATED, "r"), "the path names it");
+    let labelled = "<RuleDescription><Filter type='CorrelationFilter'><Label>a</Label></Filter></RuleDescription>";
+    assert_eq!(client.put("/t/Subscriptions/s/Rules/label", labelled).await.status, StatusCode::CREATED);
+    let topic = client.get("/t").await;
+    assert_eq!((topic.value("SqlFilterCount"), topic.value("CorrelationFilterCount")), ("1", "1"));
+    assert_eq!(client.get("/t/subscriptions/s/rules").await.titles(), ["$Default", "label", "r"]);
+    assert_eq!(client.get("/t/subscriptions/s/rules?$skip=1&$top=1").await.titles(), ["label"]);
+    assert_eq!(client.update(path, &sql("a = 2")).await.status, StatusCode::OK);
+    assert_eq!(client.get(path).await.value("SqlExpression"), "a = 2");
+    let refused = client.put("/t/Subscriptions/s/Rules/wrong", &sql("a = ")).await;
+    let detail = "the filter has an error at character 5: the expression ends here: expected a value";
+    assert!(refused.value("Detail").ends_with(detail), "{}", refused.body);
     for (reply, status) in [
-        (refused, 501),
-        (client.put("/t/Subscriptions/filtered", filtered).await, 501),
-        (client.delete("/t/Subscriptions/s/Rules/$Default").await, 501),
-        (client.get("/t/Subscriptions/s/Rules/r").await, 404),
-        (client.delete("/t/Subscriptions/s/Rules/r").await, 404),
+        (refused, 400),
+        (client.put("/t/Subscriptions/s/Rules/R", &sql("a = 1")).await, 409),
+        (client.update("/t/Subscriptions/s/Rules/none", &sql("a = 1")).await, 404),
+        (client.get("/t/Subscriptions/s/Rules/none").await, 404),
+        (client.delete("/t/Subscriptions/s/Rules/none").await, 404),
         (client.get("/t/Subscriptions/none/Rules").await, 404),
-        (client.put("/t/Subscriptions/s/Rules/r", QUEUE).await, 400),
+        (client.put(path, QUEUE).await, 400),
+        (client.delete(path).await, 200),
+        (client.delete("/t/Subscriptions/s/Rules/$Default").await, 200),
     ] {
         assert_eq!(reply.status.as_u16(), status, "{}", reply.body);
     }
-    assert_eq!(client.get("/t/Subscriptions").await.titles(), ["s"], "what cannot be filtered is not created");
-    let spelt = "<SubscriptionDescription><DefaultRuleDescription><Filter type='TrueFilter'/><Name>$Default</Name>\
-        </DefaultRuleDescription></SubscriptionDescription>";
-    assert_eq!(client.put("/t/Subscriptions/spelt", spelt).await.status, StatusCode::CREATED);
+    assert_eq!(client.get("/t/subscriptions/s/rules").await.titles(), ["label"]);
+}
+
+#[tokio::test]
+async fn a_subscription_is_created_with_its_first_rule() {
+    let client = HttpClient::new(Config::default());
+    client.put("/t", TOPIC).await;
+    let with = |rule: &str| {
+        format!(
+            "<SubscriptionDescription><DefaultRuleDescription>{rule}</DefaultRuleDescription></SubscriptionDescription>"
+        )
+    };
+    let red = with("<Filter type='FalseFilter'/><Name>red</Name>");
+    assert_eq!(client.put("/t/Subscriptions/s", &red).await.status, StatusCode::CREATED);
+    assert_eq!(client.get("/t/Subscriptions/s/Rules").await.titles(), ["red"]);
+    let invalid = with("<Filter type='SqlFilter'><SqlExpression>a</SqlExpression></Filter><Name>r</Name>");
+    assert_eq!(client.put("/t/Subscriptions/none", &invalid).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(client.get("/t/Subscriptions").await.titles(), ["s"], "nothing is created");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use broker::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, 
 use broker::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, Timestamp};
 use broker::http::{BackendError, EntityListing, NamespaceBackend, PageRange, TestCommand, TestReport};
 use broker::journal::VolatileJournal;
+use broker::rules::{CompiledRule, RuleDescription};
 
 #[derive(Clone)]
 pub(crate) struct FakeBackend(Arc<Mutex<FakeState>>);
@@ -76,9 +77,15 @@ impl NamespaceBackend for FakeBackend {
         self.with(|state| state.healthy)
     }
 
-    async fn create(&self, at: EntityAddress, properties: EntityProperties) -> Result<AdminEntity, BackendError> {
+    async fn create(
+        &self,
+        at: EntityAddress,
+        properties: EntityProperties,
+        first_rule: Option<RuleDescription>,
+    ) -> Result<AdminEntity, BackendError> {
         self.with(|state| {
-            state.call(|core, call| core.create(call, &at.to_string(), properties.description))?;
+            let rules = first_rule.into_iter().collect();
+            state.call(|core, call| core.create_with_rules(call, &at.to_string(), properties.description, rules))?;
             state.keep(&at, properties.passive);
             state.entity(&at)
         })
@@ -118,6 +125,40 @@ impl NamespaceBackend for FakeBackend {
             let page = views.iter().skip(page.skip).take(page.top);
             let passive = |path: &str| state.passive.get(&path.to_lowercase()).cloned().unwrap_or_default();
             Ok(page.map(|view| AdminEntity::new(view, passive(view.path))).collect())
+        })
+    }
+
+    async fn put_rule(
+        &self,
+        subscription: EntityAddress,
+        rule: RuleDescription,
+        replace: bool,
+    ) -> Result<Arc<CompiledRule>, BackendError> {
+        let path = subscription.to_string();
+        self.with(|state| {
+            state.call(|core, call| match replace {
+                true => core.update_rule(call, &path, rule),
+                false => core.add_rule(call, &path, rule),
+            })
+        })
+    }
+
+    async fn delete_rule(&self, subscription: EntityAddress, name: String) -> Result<(), BackendError> {
+        self.with(|state| state.call(|core, call| core.remove_rule(call, &subscription.to_string(), &name)))
+    }
+
+    async fn get_rule(&self, subscription: EntityAddress, name: String) -> Result<Arc<CompiledRule>, BackendError> {
+        self.with(|state| Ok(state.core.rule(&subscription.to_string(), &name).cloned()?))
+    }
+
+    async fn list_rules(
+        &self,
+        subscription: EntityAddress,
+        page: PageRange,
+    ) -> Result<Vec<Arc<CompiledRule>>, BackendError> {
+        self.with(|state| {
+            let rules = state.core.rules(&subscription.to_string())?;
+            Ok(rules.skip(page.skip).take(page.top).cloned().collect())
         })
     }
 

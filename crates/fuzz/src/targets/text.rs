@@ -1,6 +1,8 @@
 //! Text formats.
 
 use atom_xml::{XmlElement, XmlWriter, duration};
+use broker::core::Timestamp;
+use broker::rules::{CompiledRule, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression};
 use servicebus::ConnectionString;
 
 pub(super) const ATOM_WORDS: &[&[u8]] = &[
@@ -54,6 +56,51 @@ pub(super) fn parse_atom(data: &[u8]) {
     let mut writer = XmlWriter::default();
     writer.tree(&element);
     let _ = XmlElement::parse(writer.into_text().as_bytes());
+}
+
+pub(super) const RULE_WORDS: &[&[u8]] = &[
+    b"sys.Label",
+    b"user.",
+    b" AND ",
+    b" OR ",
+    b"NOT ",
+    b" IS NULL",
+    b" IN (",
+    b" LIKE '",
+    b" ESCAPE '",
+    b"EXISTS(",
+    b"newid()",
+    b"p('",
+    b"@a",
+    b"((((((((",
+    b"0x",
+    b"1e9",
+    b"SET a = ",
+    b"REMOVE a;",
+    b"''",
+    b"]]",
+];
+
+pub(super) fn rule_expressions() -> Vec<Vec<u8>> {
+    vec![
+        b"sys.Label LIKE '%bus%' ESCAPE '!' OR user.tag NOT IN ('queue', 'topic')".to_vec(),
+        b"(a + 1) * -2 % 3 >= 0x1F AND NOT EXISTS([b c]) AND \"d\" IS NOT NULL AND p('e') <> @a".to_vec(),
+        b"SET quantity = quantity / 2; REMOVE color; SET sys.Label = 'a' + newid()".to_vec(),
+    ]
+}
+
+pub(super) fn compile_rule(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let sql =
+        SqlExpression { expression: text.to_owned(), parameters: vec![("@a".to_owned(), PropertyValue::Int(1))] };
+    let rules = [
+        (RuleFilter::Sql(sql.clone()), None),
+        (RuleFilter::True, Some(RuleAction(sql))),
+    ];
+    for (filter, action) in rules {
+        let rule = RuleDescription { name: "r".to_owned(), filter, action };
+        let _ = CompiledRule::compile(rule, Timestamp(0));
+    }
 }
 
 pub(super) const JSON_WORDS: &[&[u8]] = &[

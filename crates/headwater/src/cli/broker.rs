@@ -105,7 +105,8 @@ fn broker_config(args: Args) -> anyhow::Result<Config> {
     if let Some(file) = args.config {
         let problem = |text: &str| ExitReason::Misconfigured.with_message(format!("{text} `{}`", file.display()));
         let text = std::fs::read_to_string(&file).with_context(|| problem("failed to read"))?;
-        config.entities = emulator_config::parse(&text).with_context(|| problem("invalid file"))?.entities;
+        let read = emulator_config::parse(&text).with_context(|| problem("invalid file"))?;
+        (config.entities, config.rules) = (read.entities, read.rules);
     }
     config.tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
     config.require_tls = args.require_tls;

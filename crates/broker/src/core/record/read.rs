@@ -26,6 +26,12 @@ impl<'a> JournalRecord<'a> {
             kind::OVERRIDDEN => Self::MessageUpdated(read_message_updated(r)?),
             kind::SESSION_STATE => Self::SessionStateRecord(read_session_state(r)?),
             kind::BODY_MOVED => Self::BodyMoved(read_moved(r)?),
+            kind::RULE => Self::Rule(RuleRecord {
+                subscription: r.read_entity()?,
+                created_at: r.read_timestamp()?,
+                description: r.read_bytes()?,
+            }),
+            kind::RULE_REMOVED => Self::RuleRemoved { subscription: r.read_entity()?, name: r.read_text()? },
             kind::BACKLOG => Self::Backlog(read_backlog(r)?),
             kind::SCHEDULED => Self::Scheduled(read_scheduled(r)?),
             kind::DUPLICATE_IDS => Self::DuplicateIds { entity: r.read_entity()?, ids: read_duplicate_ids(r)? },

@@ -54,6 +54,8 @@ fn every_record_decodes_and_no_prefix_does() {
         BodyOwner::Scheduled { entity, counter: 9 },
     ];
     let records = [
+        JournalRecord::Rule(RuleRecord { subscription: entity, created_at: at, description: b"{}" }),
+        JournalRecord::RuleRemoved { subscription: entity, name: "$Default" },
         JournalRecord::Entity(EntityRecord {
             id: entity,
             topic: Some(EntityId(0)),

@@ -14,6 +14,8 @@ pub(super) mod kind {
     pub(crate) const OVERRIDDEN: u8 = 8;
     pub(crate) const SESSION_STATE: u8 = 9;
     pub(crate) const BODY_MOVED: u8 = 10;
+    pub(crate) const RULE: u8 = 11;
+    pub(crate) const RULE_REMOVED: u8 = 12;
     pub(crate) const BACKLOG: u8 = 32;
     pub(crate) const SCHEDULED: u8 = 33;
     pub(crate) const DUPLICATE_IDS: u8 = 34;
@@ -43,6 +45,17 @@ impl JournalRecord<'_> {
                 w.write_rising(counters);
             }
             Self::DeadLettered(record) => write_dead_lettered(&mut w, record),
+            Self::Rule(record) => {
+                w.write_byte(kind::RULE);
+                w.write_int(record.subscription.0.into());
+                w.write_int(record.created_at.0);
+                w.write_bytes(record.description);
+            }
+            Self::RuleRemoved { subscription, name } => {
+                w.write_byte(kind::RULE_REMOVED);
+                w.write_int(subscription.0.into());
+                w.write_bytes(name.as_bytes());
+            }
             Self::MessageUpdated(record) => write_message_updated(&mut w, record),
             Self::SessionStateRecord(record) => write_session_state(&mut w, record),
             Self::BodyMoved(record) => write_moved(&mut w, record),
