@@ -142,7 +142,7 @@ def test_rules_are_created_read_updated_listed_and_deleted(admin, make_topic):
 def test_an_expression_with_an_error_is_refused_with_its_position(admin, make_topic):
     topic = make_topic()
     with pytest.raises(HttpResponseError, match="at character 5") as refused:
-        admin.create_rule(topic, SUBSCRIPTION, "wrong", filter=SqlRuleFilter("a = "))
+        admin.create_rule(topic, SUBSCRIPTION, "wrong", filter=SqlRuleFilter("a = )"))
     assert refused.value.status_code == 400
     assert [each.name for each in admin.list_rules(topic, SUBSCRIPTION)] == ["$Default"]
 
