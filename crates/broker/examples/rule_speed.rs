@@ -25,7 +25,11 @@ fn message(number: usize) -> IncomingMessage {
     let mut buffer = BytesMut::new();
     let (id, label) = (format!("m{number}"), format!("label-{}", number % RULES));
     MessageWriter::new(&mut buffer)
-        .properties(&Properties { message_id: Some(id.as_str().into()), subject: Some(&label), ..Properties::default() })
+        .properties(&Properties {
+            message_id: Some(id.as_str().into()),
+            subject: Some(&label),
+            ..Properties::default()
+        })
         .application_properties(|map| {
             encode::string(map.string("color"), "red");
             encode::long(map.string("number"), (number % RULES) as i64);

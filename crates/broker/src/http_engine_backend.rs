@@ -6,8 +6,8 @@ use crate::ServiceTier;
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, StoredOnlyProperties};
 use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
-use crate::rules::{CompiledRule, RuleDescription};
 use crate::http::{self, BackendError, EntityListing, FaultKind, FaultSpec, PageRange, TestCommand, TestReport};
+use crate::rules::{CompiledRule, RuleDescription};
 
 const NAME: &str = "headwater";
 

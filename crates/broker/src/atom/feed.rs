@@ -9,9 +9,9 @@ use crate::core::Timestamp;
 
 use super::entity::{AdminEntity, EntityAddress, NamespaceInfo};
 use super::rule;
-use crate::rules::{CompiledRule, RuleDescription};
 use super::timestamp;
 use super::write;
+use crate::rules::{CompiledRule, RuleDescription};
 
 const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 

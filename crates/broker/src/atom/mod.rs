@@ -16,8 +16,8 @@ pub use entity::{
     NamespaceInfo, RuntimeProperties, StoredOnlyProperties,
 };
 pub use feed::{ApiVersion, FeedPage, RequestContext, entity_entry, error, namespace_entry, root_feed, rule_entry};
-pub(crate) use timestamp::format as format_timestamp;
 pub use parse::{EntitySubmission, EntryContent, EntryError, parse_entry};
+pub(crate) use timestamp::format as format_timestamp;
 
 #[cfg(test)]
 mod tests;

@@ -83,7 +83,10 @@ impl ManagementRequest {
     /// True if its response contains messages, a session state or rules.
     pub(super) fn is_heavy(&self) -> bool {
         let operation = self.operation.strip_prefix("com.microsoft:");
-        matches!(operation, Some("peek-message" | "receive-by-sequence-number" | "get-session-state" | "enumerate-rules"))
+        matches!(
+            operation,
+            Some("peek-message" | "receive-by-sequence-number" | "get-session-state" | "enumerate-rules")
+        )
     }
 
     /// The right that a client needs for it.

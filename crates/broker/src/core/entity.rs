@@ -128,7 +128,11 @@ impl Entity {
             attached_at: None,
             topic: record.topic,
             subscriptions: Vec::new(),
-            rules: if record.topic.is_some() { RuleSet::with_default_rule(record.created_at) } else { RuleSet::default() },
+            rules: if record.topic.is_some() {
+                RuleSet::with_default_rule(record.created_at)
+            } else {
+                RuleSet::default()
+            },
             filter_counts: FilterCounts::default(),
             rule_index: None,
             ingress,

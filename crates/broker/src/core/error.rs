@@ -79,10 +79,9 @@ impl Error {
         match self {
             Self::EntityNotFound { .. } | Self::EntityDeleted { .. } | Self::MessageNotFound(_) => 404,
             Self::EntityExists { .. } => 409,
-            Self::EntityDisabled { .. }
-            | Self::InvalidArgument { .. }
-            | Self::InvalidRule(_)
-            | Self::NotAllowed(_) => 400,
+            Self::EntityDisabled { .. } | Self::InvalidArgument { .. } | Self::InvalidRule(_) | Self::NotAllowed(_) => {
+                400
+            }
             Self::MessageTooLarge { .. }
             | Self::QuotaExceeded { .. }
             | Self::TooManyRules { .. }

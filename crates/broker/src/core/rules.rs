@@ -206,8 +206,8 @@ impl FirstRules {
 
     pub(super) fn records(&self) -> impl Iterator<Item = JournalRecord<'_>> {
         let subscription = self.subscription;
-        let removed = (!self.descriptions.is_empty())
-            .then_some(JournalRecord::RuleRemoved { subscription, name: DEFAULT_RULE });
+        let removed =
+            (!self.descriptions.is_empty()).then_some(JournalRecord::RuleRemoved { subscription, name: DEFAULT_RULE });
         let added = self.descriptions.iter().map(move |(created_at, description)| {
             JournalRecord::Rule(RuleRecord { subscription, created_at: *created_at, description })
         });

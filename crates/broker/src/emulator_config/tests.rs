@@ -251,7 +251,9 @@ fn an_invalid_rule_is_refused() {
     let cases = [
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Sql\", \"SqlFilter\": { \"SqlExpression\": \"a = \" } } }",
-            format!("8:1: {rule} cannot be created: the filter has an error at character 5: the expression ends here: expected a value"),
+            format!(
+                "8:1: {rule} cannot be created: the filter has an error at character 5: the expression ends here: expected a value"
+            ),
         ),
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Correlation\", \"CorrelationFilter\": { \"Properties\": {} } } }",
@@ -259,7 +261,9 @@ fn an_invalid_rule_is_refused() {
         ),
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Sql\", \"SqlFilter\": { \"SqlExpression\": \"1=1\" }, \"Action\": { \"SqlExpression\": \"SET 1\" } } }",
-            format!("8:1: {rule} cannot be created: the action has an error at character 5: expected the name of a property"),
+            format!(
+                "8:1: {rule} cannot be created: the action has an error at character 5: expected the name of a property"
+            ),
         ),
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Lua\" } }",

@@ -54,8 +54,7 @@ const KEYWORDS: [(&str, Keyword); 13] = [
 ];
 
 /// Two characters before one: `<=` is not `<` and `=`.
-const SYMBOLS: [&str; 17] =
-    ["<>", "!=", "<=", ">=", "=", "<", ">", "(", ")", ",", ";", ".", "+", "-", "*", "/", "%"];
+const SYMBOLS: [&str; 17] = ["<>", "!=", "<=", ">=", "=", "<", ">", "(", ")", ",", ";", ".", "+", "-", "*", "/", "%"];
 
 /// A token and the position of its first character, counted from 1.
 pub(super) type PlacedToken = (Token, usize);

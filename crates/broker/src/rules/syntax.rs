@@ -23,7 +23,10 @@ pub(super) enum Predicate {
 pub(super) enum LikeOperand {
     /// Compiled once.
     Constant(LikePattern),
-    Computed { pattern: Box<Expression>, escape: Option<Box<Expression>> },
+    Computed {
+        pattern: Box<Expression>,
+        escape: Option<Box<Expression>>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -391,7 +391,8 @@ fn change(action: &str) -> (Message, Option<Box<str>>, Option<u64>) {
 
 #[test]
 fn an_action_sets_and_removes_user_properties() {
-    let (copy, ..) = change("SET quantity = quantity / 2; SET New = 'a' + 'b'; REMOVE color SET id = newid(), SET n = NULL");
+    let (copy, ..) =
+        change("SET quantity = quantity / 2; SET New = 'a' + 'b'; REMOVE color SET id = newid(), SET n = NULL");
     let property = |name: &str| copy.application_property(name).map(|value| value.to_value().unwrap());
     assert_eq!(property("quantity"), Some(amqp::Value::Int(5)), "the type stays");
     assert_eq!(property("New"), Some("ab".into()));
@@ -473,7 +474,10 @@ fn a_rule_is_stored_without_loss() {
             ],
             ..CorrelationFilter::default()
         }),
-        action: Some(RuleAction(SqlExpression { parameters: vec![("@p".into(), PropertyValue::Int(1))], ..sql("SET a = @p") })),
+        action: Some(RuleAction(SqlExpression {
+            parameters: vec![("@p".into(), PropertyValue::Int(1))],
+            ..sql("SET a = @p")
+        })),
     };
     let json = serde_json::to_vec(&rule).unwrap();
     assert_eq!(serde_json::from_slice::<RuleDescription>(&json).unwrap(), rule);

@@ -91,12 +91,8 @@ pub(super) fn rule_expressions() -> Vec<Vec<u8>> {
 
 pub(super) fn compile_rule(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let sql =
-        SqlExpression { expression: text.to_owned(), parameters: vec![("@a".to_owned(), PropertyValue::Int(1))] };
-    let rules = [
-        (RuleFilter::Sql(sql.clone()), None),
-        (RuleFilter::True, Some(RuleAction(sql))),
-    ];
+    let sql = SqlExpression { expression: text.to_owned(), parameters: vec![("@a".to_owned(), PropertyValue::Int(1))] };
+    let rules = [(RuleFilter::Sql(sql.clone()), None), (RuleFilter::True, Some(RuleAction(sql)))];
     for (filter, action) in rules {
         let rule = RuleDescription { name: "r".to_owned(), filter, action };
         let _ = CompiledRule::compile(rule, Timestamp(0));
