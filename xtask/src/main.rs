@@ -2,6 +2,7 @@
 
 mod bench;
 mod dependency_policy;
+mod hostile;
 mod process;
 mod release;
 mod test_counts;
@@ -41,6 +42,8 @@ enum XtaskCommand {
     RootFilesystem(release::root_filesystem::Args),
     /// Fuzz everything that reads bytes from outside, a minute for each target; `-- --minutes M` for longer, `-- --help` for the rest
     Fuzz(bench::ForwardedArgs),
+    /// Give hostile inputs to real processes and print the expected and the observed result of each, with a summary
+    Hostile(hostile::Args),
     /// Explore the model of the lease protocol exhaustively and print the states and the result
     VerifyLease(bench::ForwardedArgs),
 }
@@ -67,6 +70,7 @@ fn run_command(command: XtaskCommand) -> anyhow::Result<()> {
         XtaskCommand::Dist(arguments) => release::dist::make_archive(&root, &arguments),
         XtaskCommand::RootFilesystem(arguments) => release::root_filesystem::write_folders(&root, &arguments),
         XtaskCommand::Fuzz(passed) => bench::fuzz(&root, &passed),
+        XtaskCommand::Hostile(arguments) => hostile::check(&root, &arguments),
         XtaskCommand::VerifyLease(passed) => bench::verify_lease(&root, &passed),
     }
 }

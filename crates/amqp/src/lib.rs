@@ -170,7 +170,7 @@ pub mod value;
 
 pub use connection::{
     ClientSasl, CommandError, Config, Connection, ConnectionEvent, Delivery, DeliveryRef, DispositionEvent, LinkId,
-    OutgoingDelivery, ServerSasl, SessionId,
+    OutgoingDelivery, PlainVerifier, ServerSasl, SessionId,
 };
 pub use message::Message;
 pub use performative::{Attach, DeliveryState, Error, Role, Source, Target};

@@ -36,7 +36,7 @@ pub async fn start_broker_with_topics(folder: &Path, topics: &[TopicEntity]) -> 
 
 pub async fn start_broker_with(binary: &Path, data_dir: &Path, entities: Option<PathBuf>) -> BrokerProcess {
     let (binary, data_dir) = (binary.to_owned(), data_dir.to_owned());
-    let options = BrokerOptions { binary, data_dir, entities, test_hooks: false };
+    let options = BrokerOptions { binary, data_dir, entities, test_hooks: false, access: None };
     BrokerProcess::start(&options).await.expect("the broker starts")
 }
 
@@ -62,6 +62,7 @@ impl MeasuredPod {
     ) -> Self {
         let config = PodConfig {
             pipeline: topic,
+            ca_file: None,
             mongodb_uri: uri,
             database,
             source: "sequence: version",

@@ -149,13 +149,16 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         idle_time_out: Some(settings.timeouts.idle),
         ..amqp::Config::default()
     };
+    let grants = ConnectionGrants::default();
+    let sasl =
+        ServerSasl { plain: settings.keys.as_ref().map(|keys| grants.plain_verifier(keys)), ..ServerSasl::default() };
     let connection = BrokerConnection {
         stream,
-        amqp: amqp::Connection::server(config, ServerSasl::default(), Instant::now()),
+        amqp: amqp::Connection::server(config, sasl, Instant::now()),
         links: LinkTable::new(line.id(), LinkBudget::new(&settings.links)),
         line,
         replies,
-        grants: ConnectionGrants::default(),
+        grants,
         namespace: "localhost".to_owned(),
         partial_budget: PartialDeliveryBudget::new(&settings.partial_bytes),
         settings,

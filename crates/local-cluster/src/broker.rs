@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use mongod::ReservedPort;
 use tokio::time::timeout;
 
+use crate::access::BrokerAccess;
+use crate::http::exchange;
 use crate::managed_process::ManagedProcess;
 use crate::process::{self, Program};
 use crate::send_request;
@@ -45,6 +47,8 @@ pub struct BrokerOptions {
     pub entities: Option<PathBuf>,
     /// Whether the broker serves its test hooks.
     pub test_hooks: bool,
+    /// With it, clients need TLS and a key.
+    pub access: Option<BrokerAccess>,
 }
 
 impl BrokerOptions {
@@ -56,7 +60,13 @@ impl BrokerOptions {
             .args([OsStr::new("--data-dir"), self.data_dir.as_os_str()]);
         let entities = self.entities.iter().flat_map(|file| [OsStr::new("--config"), file.as_os_str()]);
         let test_hooks = self.test_hooks.then_some(["--test-token", TEST_TOKEN]);
-        program.args(entities).args(test_hooks.into_iter().flatten())
+        let access = self.access.iter().flat_map(|access| {
+            let files =
+                [("--tls-cert", &access.certificate), ("--tls-key", &access.private_key), ("--keys", &access.keys)];
+            let files = files.into_iter().flat_map(|(option, file)| [OsStr::new(option), file.as_os_str()]);
+            files.chain([OsStr::new("--require-tls")])
+        });
+        program.args(entities).args(test_hooks.into_iter().flatten()).args(access)
     }
 }
 
@@ -69,6 +79,7 @@ pub fn connection_string(address: SocketAddr) -> String {
 pub struct BrokerProcess {
     process: ManagedProcess,
     address: SocketAddr,
+    access: Option<BrokerAccess>,
     ready_after: Duration,
     /// Reserves the port while the broker is down.
     _port: ReservedPort,
@@ -81,7 +92,8 @@ impl BrokerProcess {
         let port = ReservedPort::reserve(None).map_err(reserve)?;
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let process = ManagedProcess::new(options.program(address));
-        let mut broker = Self { process, address, ready_after: Duration::ZERO, _port: port };
+        let mut broker =
+            Self { process, address, access: options.access.clone(), ready_after: Duration::ZERO, _port: port };
         broker.restart().await?;
         Ok(broker)
     }
@@ -105,7 +117,15 @@ impl BrokerProcess {
     }
 
     pub fn connection_string(&self) -> String {
-        connection_string(self.address)
+        match &self.access {
+            None => connection_string(self.address),
+            Some(access) => BrokerAccess::connection_string(self.address, &access.credential),
+        }
+    }
+
+    /// What clients need, if it requires TLS and keys.
+    pub fn access(&self) -> Option<&BrokerAccess> {
+        self.access.as_ref()
     }
 
     /// How long its last start took.
@@ -115,8 +135,17 @@ impl BrokerProcess {
 
     /// Active messages of a queue or subscription.
     pub async fn active_messages(&self, entity: &str) -> Result<u64, Error> {
+        self.count_messages(entity, ":ActiveMessageCount>").await
+    }
+
+    /// Messages in the dead-letter queue of a queue or subscription.
+    pub async fn dead_letter_messages(&self, entity: &str) -> Result<u64, Error> {
+        self.count_messages(entity, ":DeadLetterMessageCount>").await
+    }
+
+    async fn count_messages(&self, entity: &str, count: &str) -> Result<u64, Error> {
         let path = format!("/{entity}?api-version=2021-05");
-        Ok(number_after(&self.request("count messages", "GET", &path, "").await?, "ActiveMessageCount>"))
+        Ok(number_after(&self.request("count messages", "GET", &path, "").await?, count))
     }
 
     /// Creates a queue with these properties, written as elements of the administration API.
@@ -137,6 +166,12 @@ impl BrokerProcess {
         self.request("clear broker faults", "DELETE", "/$test/faults", "").await.map(drop)
     }
 
+    /// Advances the broker's clock at its test hooks.
+    pub async fn advance_clock(&self, by: Duration) -> Result<(), Error> {
+        let body = format!("{{\"advance_ms\": {}}}", by.as_millis());
+        self.request("advance the broker's clock", "POST", "/$test/clock", &body).await.map(drop)
+    }
+
     /// How often injected faults took effect since the broker started.
     pub async fn injected_faults(&self) -> Result<u64, Error> {
         Ok(number_after(&self.request("read the test hooks", "GET", "/$test/state", "").await?, "\"injected\":"))
@@ -144,13 +179,21 @@ impl BrokerProcess {
 
     async fn request(&self, doing: &'static str, method: &str, path: &str, body: &str) -> Result<String, Error> {
         let content_type = if body.starts_with('<') { "application/atom+xml" } else { "application/json" };
+        let authorization =
+            self.access.as_ref().map_or(String::new(), |access| format!("authorization: {}\r\n", access.token));
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {}\r\nx-headwater-test-token: {TEST_TOKEN}\r\ncontent-type: {content_type}\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\n{authorization}x-headwater-test-token: {TEST_TOKEN}\r\ncontent-type: {content_type}\r\n\
              content-length: {}\r\nconnection: close\r\n\r\n{body}",
             self.address,
             body.len()
         );
-        let response = timeout(RESPONSE_TIMEOUT, send_request(self.address, &request)).await;
+        let send = async {
+            match &self.access {
+                None => send_request(self.address, &request).await,
+                Some(access) => exchange(access.connect(self.address).await?, &request).await,
+            }
+        };
+        let response = timeout(RESPONSE_TIMEOUT, Box::pin(send)).await;
         let response = response.map_err(|_| Error::NoResponse { doing })?;
         let (head, body) = response.map_err(|source| Error::Io { doing, source })?;
         let status = head.lines().next().unwrap_or_default();

@@ -3,6 +3,7 @@
 //! `headwater dev`, the test cluster and the benches use it; MongoDB itself comes from the `mongod` crate. It depends on no part of the
 //! pipeline or the broker: it knows them only by their command lines and configuration files.
 
+mod access;
 mod broker;
 mod entities;
 mod http;
@@ -12,6 +13,7 @@ pub mod process;
 pub mod usage;
 pub mod wait;
 
+pub use access::BrokerAccess;
 pub use broker::{BrokerOptions, BrokerProcess, Error, connection_string};
 pub use entities::{SubscriptionEntity, TopicEntity, emulator_config};
 pub use http::send_request;

@@ -37,6 +37,8 @@ pub struct PodConfig<'a> {
     pub lease: LeaseTimings,
     pub connection_string: &'a str,
     pub topic: &'a str,
+    /// The authorities to trust, if not the public ones.
+    pub ca_file: Option<&'a Path>,
     /// All other sections, as lines of YAML.
     pub extra_yaml: &'a str,
 }
@@ -50,12 +52,15 @@ impl PodConfig<'_> {
         let [uri, database, coordination, connection_string] =
             [self.mongodb_uri, self.database, self.coordination, self.connection_string]
                 .map(|text| serde_json::Value::from(text).to_string());
+        let ca_file = self.ca_file.map_or(String::new(), |file| {
+            format!(", ca_file: {}", serde_json::Value::from(file.display().to_string()))
+        });
         format!(
             "format: 1
 pipeline: {pipeline}
 source: {{ uri: {uri}, database: {database}, collection: events, {source} }}
 coordination: {{ database: {coordination}, lease: {{ ttl: {ttl}ms, renew_deadline: {renew_deadline}ms, heartbeat: {heartbeat}ms }} }}
-service_bus: {{ connection_string: {connection_string}, topic: {topic}, subscription: read-models }}
+service_bus: {{ connection_string: {connection_string}, topic: {topic}, subscription: read-models{ca_file} }}
 {extra_yaml}"
         )
     }

@@ -12,6 +12,7 @@
 //!
 //! Every process ends with the cluster, and its data folder is removed.
 
+mod access;
 mod broker;
 mod config;
 mod error;
@@ -32,6 +33,7 @@ use tokio::time::timeout;
 
 use crate::wait::try_wait_for;
 
+pub use access::{credential, sign_token};
 pub use broker::ClusterBroker;
 pub use config::{MongoTopology, TestClusterConfig, TopicConfig};
 pub use error::Error;

@@ -1,5 +1,6 @@
 //! Settings of one side of a connection: what it offers, and its limits for the peer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -83,18 +84,45 @@ pub enum ClientSasl {
     },
 }
 
-/// The mechanisms that a server offers. It accepts any of them: Service Bus checks rights later, with tokens.
+/// The mechanisms that a server offers. It accepts any of them: Service Bus checks rights later, with tokens. Only a password is checked here.
 #[derive(Debug, Clone)]
 pub struct ServerSasl {
     pub mechanisms: Vec<Symbol>,
     /// Refuses clients that skip SASL.
     pub required: bool,
+    /// Decides on `PLAIN`; `None`: every password is accepted.
+    pub plain: Option<PlainVerifier>,
+}
+
+/// Decides whether a user has this password.
+#[derive(Clone)]
+pub struct PlainVerifier(Arc<dyn Fn(&str, &str) -> bool + Send + Sync>);
+
+impl PlainVerifier {
+    pub fn new(verify: impl Fn(&str, &str) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(verify))
+    }
+
+    /// `response`: an identity to act as (ignored), the user and the password, each before a zero byte.
+    pub(super) fn accepts(&self, response: &[u8]) -> bool {
+        let mut parts = response.splitn(3, |byte| *byte == 0).skip(1).map(std::str::from_utf8);
+        match (parts.next(), parts.next()) {
+            (Some(Ok(user)), Some(Ok(password))) => (self.0)(user, password),
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Debug for PlainVerifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PlainVerifier")
+    }
 }
 
 impl Default for ServerSasl {
     fn default() -> Self {
         let names = ["MSSBCBS", "ANONYMOUS", "PLAIN", "EXTERNAL"];
-        Self { mechanisms: names.into_iter().map(Symbol::from_static).collect(), required: false }
+        Self { mechanisms: names.into_iter().map(Symbol::from_static).collect(), required: false, plain: None }
     }
 }
 

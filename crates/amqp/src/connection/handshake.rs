@@ -9,6 +9,9 @@ use crate::frame::{FrameHeader, ProtocolHeader, write_frame, write_sasl_frame};
 use crate::performative::{Error, Open};
 use crate::sasl::{SaslCode, SaslFrame};
 
+/// The mechanism with user and password.
+const PLAIN: &str = "PLAIN";
+
 /// Which side of the connection we are.
 #[derive(Debug)]
 pub(super) enum ConnectionSide {
@@ -110,7 +113,9 @@ impl Connection {
     fn sasl_frame(&mut self, frame: SaslFrame) {
         match (self.phase, frame) {
             (ConnectionPhase::SaslMechanisms, SaslFrame::Mechanisms(offered)) => self.choose_mechanism(&offered),
-            (ConnectionPhase::SaslInit, SaslFrame::Init { mechanism, .. }) => self.check_mechanism(&mechanism),
+            (ConnectionPhase::SaslInit, SaslFrame::Init { mechanism, initial_response, .. }) => {
+                self.check_mechanism(&mechanism, &initial_response.unwrap_or_default());
+            }
             (ConnectionPhase::SaslOutcome, SaslFrame::Outcome { code: SaslCode::Ok, .. }) => {
                 self.phase = ConnectionPhase::AmqpHeader;
                 if !self.is_pipelined() {
@@ -144,15 +149,18 @@ impl Connection {
         self.phase = ConnectionPhase::SaslOutcome;
     }
 
-    fn check_mechanism(&mut self, mechanism: &crate::Symbol) {
+    fn check_mechanism(&mut self, mechanism: &crate::Symbol, response: &[u8]) {
         let ConnectionSide::Server(sasl) = &self.side else { unreachable!("only a server waits for init") };
         let offered = sasl.mechanisms.contains(mechanism);
-        let code = if offered { SaslCode::Ok } else { SaslCode::Auth };
+        let verifier = sasl.plain.as_ref().filter(|_| mechanism.as_str() == PLAIN);
+        let accepted = offered && verifier.is_none_or(|verifier| verifier.accepts(response));
+        let code = if accepted { SaslCode::Ok } else { SaslCode::Auth };
         write_sasl_frame(self.output.handshake_buffer(), &SaslFrame::Outcome { code, additional_data: None });
-        if offered {
+        if accepted {
             self.phase = ConnectionPhase::AmqpHeader;
         } else {
-            self.fail(Error::new(condition::UNAUTHORIZED_ACCESS, "mechanism was not offered"));
+            let text = if offered { "wrong user or password" } else { "mechanism was not offered" };
+            self.fail(Error::new(condition::UNAUTHORIZED_ACCESS, text));
         }
     }
 

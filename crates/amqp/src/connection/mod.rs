@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 
-pub use config::{ClientSasl, Config, ServerSasl};
+pub use config::{ClientSasl, Config, PlainVerifier, ServerSasl};
 pub use event::{CommandError, ConnectionEvent, Delivery, DeliveryRef, DispositionEvent, LinkId, SessionId};
 pub use send::OutgoingDelivery;
 

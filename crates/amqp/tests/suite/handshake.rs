@@ -45,7 +45,7 @@ fn an_unknown_header_gets_ours_and_a_close() {
 
 #[test]
 fn a_mechanism_that_was_not_offered_is_refused() {
-    let sasl = ServerSasl { mechanisms: vec!["EXTERNAL".into()], required: true };
+    let sasl = ServerSasl { mechanisms: vec!["EXTERNAL".into()], required: true, plain: None };
     let mut pair = ConnectionPair::new();
     pair.server = Connection::server(Config::default(), sasl, pair.now);
     pair.run();

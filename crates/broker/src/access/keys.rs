@@ -4,8 +4,11 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::{covers, normalize};
+use subtle::ConstantTimeEq;
+
+use super::{AccessGrant, covers, normalize};
 use crate::atom::{AccessRight, AuthorizationRule};
+use crate::core::Timestamp;
 
 /// A named key. `Debug` never prints it.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -111,6 +114,18 @@ impl AccessKeys {
             let scope = key.entity.as_deref().map(normalize).unwrap_or_default();
             key.name == name && covers(&scope, path)
         })
+    }
+
+    /// What a key gives to a client that names it and knows it: one grant for each of its scopes, without expiry. Compares in constant time.
+    pub(crate) fn grants_of(&self, name: &str, key: &str) -> Vec<AccessGrant> {
+        let knows = |own: &AccessKey| own.values().any(|value| value.as_bytes().ct_eq(key.as_bytes()).into());
+        let keys = self.0.iter().filter(|own| own.name == name && knows(own));
+        let grant = |own: &AccessKey| AccessGrant {
+            scope: own.entity.as_deref().map(normalize).unwrap_or_default(),
+            rights: own.rights.clone(),
+            expires_at: Timestamp(u64::MAX),
+        };
+        keys.map(grant).collect()
     }
 
     /// The name of a key with the right to manage the namespace, for a connection string.

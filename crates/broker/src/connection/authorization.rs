@@ -2,13 +2,14 @@
 //! its token expires and no other allows it.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use amqp::condition;
+use amqp::{PlainVerifier, condition};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::BrokerConnection;
-use crate::access::AccessGrant;
+use crate::access::{AccessGrant, AccessKeys};
 use crate::atom::AccessRight;
 use crate::core::Timestamp;
 
@@ -19,9 +20,26 @@ const MAX_WAIT: Duration = Duration::from_secs(86_400);
 #[derive(Debug, Default)]
 pub(super) struct ConnectionGrants {
     grants: Vec<AccessGrant>,
+    /// What the client may do by the key that it opened the connection with (SASL PLAIN). Empty if it uses tokens only.
+    by_key: Arc<OnceLock<Vec<AccessGrant>>>,
     links: HashMap<amqp::LinkId, (String, Option<AccessRight>)>,
     /// When the first token expires.
     first_expiry: Option<Timestamp>,
+}
+
+impl ConnectionGrants {
+    /// The user is the name of a key, the password the key. What the key allows is kept for the whole connection.
+    pub(super) fn plain_verifier(&self, keys: &Arc<AccessKeys>) -> PlainVerifier {
+        let (keys, by_key) = (Arc::clone(keys), Arc::clone(&self.by_key));
+        PlainVerifier::new(move |user, password| {
+            let grants = by_key.get_or_init(|| keys.grants_of(user, password));
+            !grants.is_empty()
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &AccessGrant> {
+        self.grants.iter().chain(self.by_key.get().into_iter().flatten())
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
@@ -31,7 +49,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             return true;
         }
         let now = self.settings.clock.now();
-        self.grants.grants.iter().any(|grant| grant.allows(path, right, now))
+        self.grants.all().any(|grant| grant.allows(path, right, now))
     }
 
     /// Checks that a link may attach, and remembers what it needs.

@@ -32,6 +32,27 @@ pub(super) enum Route {
     Test(String),
 }
 
+impl Route {
+    /// The entities whose authorization rules apply.
+    pub(super) fn entities(&self) -> Vec<EntityAddress> {
+        let subscription = |topic: &String, name: &String| {
+            vec![
+                EntityAddress::Entity(topic.clone()),
+                EntityAddress::Subscription { topic: topic.clone(), name: name.clone() },
+            ]
+        };
+        match self {
+            Self::Health | Self::Root | Self::NamespaceInfo | Self::Test(_) => vec![],
+            Self::List(EntityListing::Queues | EntityListing::Topics) => vec![],
+            Self::List(EntityListing::Subscriptions { topic }) => vec![EntityAddress::Entity(topic.clone())],
+            Self::Entity(EntityAddress::Entity(name)) => vec![EntityAddress::Entity(name.clone())],
+            Self::Entity(EntityAddress::Subscription { topic, name }) => subscription(topic, name),
+            Self::Rules { topic, subscription: name } => subscription(topic, name),
+            Self::Rule { topic, subscription: name, .. } => subscription(topic, name),
+        }
+    }
+}
+
 /// The query of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Query {

@@ -20,7 +20,9 @@ use super::route::{self, Query, Route};
 use super::rules;
 use super::test_hooks;
 use crate::access::AccessKeys;
-use crate::atom::{self, AccessRight, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext};
+use crate::atom::{
+    self, AccessRight, AuthorizationRule, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext,
+};
 use crate::core::{EntityDefinition, QueueDescription, TopicDescription};
 use crate::rules::RuleDescription;
 
@@ -121,7 +123,7 @@ impl<N: NamespaceBackend> HttpService<N> {
             }
             _ => {}
         }
-        self.authorize(&head.headers, head.uri.path())?;
+        self.authorize(&head.headers, head.uri.path(), &route).await?;
         let request = AdminRequest {
             changes: head.headers.contains_key(IF_MATCH),
             context: self.context(&head.headers, &query),
@@ -143,17 +145,30 @@ impl<N: NamespaceBackend> HttpService<N> {
     }
 
     /// Administration needs the right to manage. The path is compared as the client wrote it, without case.
-    fn authorize(&self, headers: &HeaderMap, path: &str) -> Result<(), HttpError> {
+    async fn authorize(&self, headers: &HeaderMap, path: &str, route: &Route) -> Result<(), HttpError> {
         let Some(keys) = &self.config.keys else { return Ok(()) };
         let unauthorized = |text: String| HttpError::new(StatusCode::UNAUTHORIZED, text);
         let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let path = route::percent_decode(path)?;
         let now = self.namespace.now();
-        let grant = keys.verify(token, &path, now, &[]).map_err(|error| unauthorized(error.to_string()))?;
+        let rules = self.stored_rules(route).await;
+        let grant = keys.verify(token, &path, now, &rules).map_err(|error| unauthorized(error.to_string()))?;
         match grant.allows(&path, Some(AccessRight::Manage), now) {
             true => Ok(()),
             false => Err(unauthorized("the key has no right to manage".to_owned())),
         }
+    }
+
+    /// The authorization rules that are stored with the entity of a route and, for a subscription, with its topic. None if it does not exist.
+    async fn stored_rules(&self, route: &Route) -> Vec<(String, AuthorizationRule)> {
+        let mut rules = Vec::new();
+        for address in route.entities() {
+            let Ok(entity) = self.namespace.get(address).await else { continue };
+            let path = entity.address.to_string();
+            let own = entity.properties.passive.authorization_rules.into_iter();
+            rules.extend(own.map(|rule| (path.clone(), rule)));
+        }
+        rules
     }
 
     async fn health(&self, method: &Method) -> Result<HttpResponse, HttpError> {

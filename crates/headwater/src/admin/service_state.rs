@@ -57,7 +57,10 @@ fn describe_pause(why: PauseReason) -> (&'static str, &'static str) {
             ("no subscription", "the subscription does not exist; run `headwater topology apply`")
         }
         PauseReason::TopicMissing => ("no topic", "the topic does not exist; run `headwater topology apply`"),
-        PauseReason::Unauthorized => ("unauthorized", "Service Bus refuses the key or token"),
+        PauseReason::Unauthorized => (
+            "unauthorized",
+            "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Send, the expiry of a token",
+        ),
         PauseReason::Disabled => ("disabled", "the topic or the subscription is disabled"),
         PauseReason::Busy => ("busy", "Service Bus throttles requests"),
         PauseReason::Unreachable => ("unreachable", "Service Bus cannot be reached"),
@@ -90,7 +93,10 @@ fn describe_session_problem(problem: SessionProblem) -> (&'static str, &'static 
         SessionProblem::SubscriptionMissing => {
             ("no subscription", "the subscription does not exist; run `headwater topology apply`")
         }
-        SessionProblem::Unauthorized => ("unauthorized", "Service Bus refuses the key or token"),
+        SessionProblem::Unauthorized => (
+            "unauthorized",
+            "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Listen, the expiry of a token",
+        ),
         SessionProblem::Disabled => ("disabled", "the subscription is disabled"),
         SessionProblem::Busy => ("busy", "Service Bus throttles requests"),
         SessionProblem::Refused => {

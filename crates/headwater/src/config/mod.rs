@@ -19,6 +19,7 @@ mod units;
 mod yaml;
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -159,13 +160,13 @@ fn with_sources<T>(
     let named = file.map(Path::to_path_buf).or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
     let path = named.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
     let name = path.as_ref().map(|path| path.display().to_string());
-    let text = path.as_ref().map(std::fs::read_to_string).transpose();
+    let text = path.as_ref().map(|path| read_limited(path)).transpose();
     let unread = || {
         ExitReason::Misconfigured
             .with_message(format!("read the configuration `{}`", name.as_deref().unwrap_or_default()))
     };
     let text = text.with_context(unread)?;
-    let read_file = |file: &str| std::fs::read_to_string(file);
+    let read_file = |file: &str| read_limited(Path::new(file));
     let sources = ConfigSources {
         file: text.as_deref(),
         file_name: name.as_deref(),
@@ -175,6 +176,19 @@ fn with_sources<T>(
         read_file: &read_file,
     };
     load(&sources, variable("HOSTNAME")).map_err(|list| ConfigProblems { file: name.clone(), list }.into())
+}
+
+/// More than any configuration or secret needs.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// A device such as `/dev/zero` has no end.
+fn read_limited(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "larger than 4 MiB"));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -10,8 +10,14 @@ use super::problem::ConfigProblem;
 
 /// The tree, and the problems found in it. `Err` if the text is not YAML: then nothing is known about its content.
 pub(crate) fn read(text: &str) -> Result<(ConfigNode, Vec<ConfigProblem>), ConfigProblem> {
-    let mut reader =
-        YamlReader { parser: Parser::new_from_str(text), anchors: HashMap::new(), path: vec![], problems: vec![] };
+    let mut reader = YamlReader {
+        parser: Parser::new_from_str(text),
+        anchors: HashMap::new(),
+        path: vec![],
+        problems: vec![],
+        depth: 0,
+        nodes: 0,
+    };
     let mut root = None;
     loop {
         match reader.next_event()? {
@@ -43,7 +49,16 @@ struct YamlReader<'text> {
     /// The path of the node that is being read.
     path: Vec<String>,
     problems: Vec<ConfigProblem>,
+    /// Levels above the node that is being read.
+    depth: usize,
+    /// Nodes so far, with those that aliases repeat.
+    nodes: usize,
 }
+
+/// MongoDB's own limit for documents. Reading recurses, so it must be bounded.
+const MAX_DEPTH: usize = 100;
+/// Far more than any configuration has; aliases of aliases can make billions out of a few lines.
+const MAX_NODES: usize = 100_000;
 
 impl<'text> YamlReader<'text> {
     fn next_event(&mut self) -> Result<(Event<'text>, Span), ConfigProblem> {
@@ -58,6 +73,27 @@ impl<'text> YamlReader<'text> {
 
     fn read_node(&mut self, event: Event<'text>, span: Span) -> Result<ConfigNode, ConfigProblem> {
         let at = origin_of(&span.start);
+        self.count_nodes(&at, NodeExtent { nodes: 1, levels: 1 })?;
+        self.depth += 1;
+        let node = self.read_counted_node(event, at);
+        self.depth -= 1;
+        node
+    }
+
+    /// Refuses the file before it grows too deep or too large.
+    fn count_nodes(&mut self, at: &SettingOrigin, added: NodeExtent) -> Result<(), ConfigProblem> {
+        self.nodes += added.nodes;
+        let what = if self.depth + added.levels > MAX_DEPTH {
+            format!("nests deeper than {MAX_DEPTH} levels")
+        } else if self.nodes > MAX_NODES {
+            format!("the file has more than {MAX_NODES} values, counting those that aliases repeat")
+        } else {
+            return Ok(());
+        };
+        Err(ConfigProblem::at(at.clone(), "", what))
+    }
+
+    fn read_counted_node(&mut self, event: Event<'text>, at: SettingOrigin) -> Result<ConfigNode, ConfigProblem> {
         if let Event::Scalar(_, _, _, Some(_)) | Event::SequenceStart(_, Some(_)) | Event::MappingStart(_, Some(_)) =
             event
         {
@@ -68,7 +104,11 @@ impl<'text> YamlReader<'text> {
             Event::SequenceStart(anchor, _) => (NodeValue::List(self.read_list()?), anchor),
             Event::MappingStart(anchor, _) => (NodeValue::Map(self.read_map()?), anchor),
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
-                Some(known) => return Ok(known.clone()),
+                Some(known) => {
+                    let known = known.clone();
+                    self.count_nodes(&at, NodeExtent::of(&known))?;
+                    return Ok(known);
+                }
                 None => {
                     self.report(at.clone(), "is a YAML alias of a node that contains it; write the value itself");
                     (NodeValue::Null, 0)
@@ -141,6 +181,27 @@ impl<'text> YamlReader<'text> {
     }
 }
 
+/// The size of a node with everything below it.
+#[derive(Clone, Copy)]
+struct NodeExtent {
+    nodes: usize,
+    levels: usize,
+}
+
+impl NodeExtent {
+    fn of(node: &ConfigNode) -> Self {
+        let children: Vec<Self> = match &node.value {
+            NodeValue::List(nodes) => nodes.iter().map(Self::of).collect(),
+            NodeValue::Map(entries) => entries.iter().map(|entry| Self::of(&entry.node)).collect(),
+            _ => vec![],
+        };
+        Self {
+            nodes: 1 + children.iter().map(|child| child.nodes).sum::<usize>(),
+            levels: 1 + children.iter().map(|child| child.levels).max().unwrap_or(0),
+        }
+    }
+}
+
 fn origin_of(marker: &Marker) -> SettingOrigin {
     SettingOrigin::File { line: marker.line(), column: marker.col() + 1 }
 }
@@ -187,6 +248,24 @@ mod tests {
     fn anchors_can_be_reused() {
         let root = parse("a: &x { b: 1 }\nc: *x\n").unwrap();
         assert_eq!(root.get("c").unwrap().get("b").unwrap().value, NodeValue::Integer(1));
+    }
+
+    #[test]
+    fn depth_and_size_are_limited_also_by_aliases() {
+        let levels = |count: usize| (0..count).map(|at| format!("{}a:\n", " ".repeat(at))).collect::<String>();
+        assert!(parse(&levels(90)).is_ok());
+        assert!(parse(&levels(5_000)).unwrap_err().to_string().contains("deeper than 100 levels"));
+        let nested = |anchor: usize, inner: String| {
+            format!("a{anchor}: &a{anchor} {}{inner}{}\n", "[".repeat(60), "]".repeat(60))
+        };
+        let chain: String =
+            (0..2).map(|at| nested(at, if at == 0 { "1".into() } else { format!("*a{}", at - 1) })).collect();
+        assert!(parse(&chain).unwrap_err().to_string().contains("deeper than 100 levels"));
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..9 {
+            laughs += &format!("a{level}: &a{level} [{}]\n", [format!("*a{}", level - 1).as_str(); 9].join(", "));
+        }
+        assert!(parse(&laughs).unwrap_err().to_string().contains("more than 100000 values"));
     }
 
     #[test]

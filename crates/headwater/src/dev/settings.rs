@@ -69,7 +69,7 @@ impl DevSettings {
     pub(super) async fn start_broker(&self, folder: &DataFolder) -> anyhow::Result<SupervisedProcess> {
         let entities = folder.write("entities.json", &entities())?;
         let (binary, data_dir) = (this_program()?, self.broker_dir.clone());
-        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: false };
+        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: false, access: None };
         let address = address(&self.broker);
         let broker = SupervisedProcess::start(options.program(address).append_output_to(folder.log("broker")?))?;
         // It listens before it has read its journal; connections wait until it has.
@@ -159,6 +159,7 @@ fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus
         },
         connection_string: bus,
         topic: TOPIC,
+        ca_file: None,
         extra_yaml: &format!("producer: {{ start: beginning }}\nadmin: {{ token: \"{token}\" }}\n{read_models}"),
     };
     format!("{HEADER}{}", config.to_yaml())

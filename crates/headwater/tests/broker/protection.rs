@@ -5,7 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use amqp::frame::ProtocolHeader;
+use fe2o3_amqp::sasl_profile::SaslProfile;
+use fe2o3_amqp::{Connection, Receiver, Sender, Session};
 use servicebus::{BusErrorKind, Client, Config, Message};
+use testkit::cluster::sign_token;
 use testkit::process::Program;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -14,8 +17,8 @@ use crate::broker_process::certificates;
 use crate::fixture::{BINARY, BrokerFixture, SOON, TOKEN};
 
 const KEYS: &str = r#"{"keys": [
-    {"name": "root", "key": "root key", "rights": ["Manage", "Send", "Listen"]},
-    {"name": "reader", "key": "reader key", "rights": ["Listen"]}
+    {"name": "root", "key": "root-key", "rights": ["Manage", "Send", "Listen"]},
+    {"name": "reader", "key": "reader-key", "rights": ["Listen"]}
 ]}"#;
 
 async fn exchange(fixture: &BrokerFixture, bytes: &[u8]) -> Vec<u8> {
@@ -57,8 +60,8 @@ fn without_keys_only_loopback_is_served() {
     assert!(said.contains("0.0.0.0:0") && said.contains("--keys"), "{said}");
 }
 
-#[tokio::test]
-async fn a_key_gives_its_rights_and_no_others() {
+/// A broker with `KEYS` and the queue `q`.
+async fn start_with_keys() -> BrokerFixture {
     let data = tempfile::tempdir().expect("a temporary folder");
     let keys = data.path().join("keys.json");
     std::fs::write(&keys, KEYS).expect("a file");
@@ -77,7 +80,12 @@ async fn a_key_gives_its_rights_and_no_others() {
         .args(["--config"])
         .args([&entities])
         .args(["--test-token", TOKEN]);
-    let fixture = BrokerFixture::of(program, data).await;
+    BrokerFixture::of(program, data).await
+}
+
+#[tokio::test]
+async fn a_key_gives_its_rights_and_no_others() {
+    let fixture = start_with_keys().await;
     let client = |name: &str, key: &str| {
         let address = fixture.address;
         let string = format!(
@@ -88,11 +96,11 @@ async fn a_key_gives_its_rights_and_no_others() {
     let send = async |name: &str, key: &str| {
         client(name, key).sender("q").send_message(&Message::new("a")).await.map_err(|error| error.kind())
     };
-    assert_eq!(send("root", "root key").await, Ok(()));
-    assert_eq!(send("root", "reader key").await, Err(BusErrorKind::Unauthorized));
-    assert_eq!(send("nobody", "root key").await, Err(BusErrorKind::Unauthorized));
-    assert_eq!(send("reader", "reader key").await, Err(BusErrorKind::Unauthorized));
-    let received = client("reader", "reader key").receiver("q").receive(1, SOON).await.expect("a receive");
+    assert_eq!(send("root", "root-key").await, Ok(()));
+    assert_eq!(send("root", "reader-key").await, Err(BusErrorKind::Unauthorized));
+    assert_eq!(send("nobody", "root-key").await, Err(BusErrorKind::Unauthorized));
+    assert_eq!(send("reader", "reader-key").await, Err(BusErrorKind::Unauthorized));
+    let received = client("reader", "reader-key").receiver("q").receive(1, SOON).await.expect("a receive");
     assert_eq!(received.len(), 1);
     // A link without any token is refused too.
     let mut peer = crate::raw_peer::RawPeer::begun(fixture.address).await;
@@ -102,12 +110,71 @@ async fn a_key_gives_its_rights_and_no_others() {
     let answer = fixture.http("GET", "/q?api-version=2021-05", "", b"").await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
     // An open link ends when its token expires.
-    let client = client("root", "root key");
+    let client = client("root", "root-key");
     let sender = client.sender("q");
     sender.send_message(&Message::new("in time")).await.expect("a send");
     fixture.test("POST", "clock", r#"{"advance_ms": 86400000}"#).await;
     let error = sender.send_message(&Message::new("late")).await.expect_err("the token is expired");
     assert_eq!(error.condition(), Some("amqp:unauthorized-access"), "{error:?}");
+}
+
+/// Clients without claims-based security open their connection with the name of a key and the key.
+#[tokio::test]
+async fn sasl_plain_gives_the_rights_of_its_key() {
+    let fixture = start_with_keys().await;
+    let connect = async |user: &str, password: &str| {
+        let profile = SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() };
+        let url = format!("amqp://{}", fixture.address);
+        Connection::builder().container_id("plain").sasl_profile(profile).open(url.as_str()).await
+    };
+    for (user, password, may_send) in [("root", "root-key", true), ("reader", "reader-key", false)] {
+        let mut connection = connect(user, password).await.expect("a connection");
+        let mut session = Session::begin(&mut connection).await.expect("an AMQP session");
+        let receiver = Receiver::attach(&mut session, "receiver", "q").await;
+        assert!(receiver.is_ok(), "{user}: {receiver:?}");
+        let sender = Sender::attach(&mut session, "sender", "q").await;
+        assert_eq!(sender.is_ok(), may_send, "{user}: {sender:?}");
+    }
+    for (user, password) in [("root", "reader-key"), ("nobody", "root-key"), ("", "")] {
+        assert!(connect(user, password).await.is_err(), "{user}");
+    }
+}
+
+/// Authorization rules that are stored with an entity apply to administration too.
+#[tokio::test]
+async fn a_stored_rule_administers_its_entity_only() {
+    let fixture = start_with_keys().await;
+    let token = sign_token("root", SOON);
+    let rule = |name: &str, right: &str| {
+        format!(
+            "<AuthorizationRule i:type=\"SharedAccessAuthorizationRule\" xmlns:i=\"http://www.w3.org/2001/XMLSchema-instance\">\
+             <ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue><Rights><AccessRights>{right}</AccessRights></Rights>\
+             <KeyName>{name}</KeyName><PrimaryKey>{name}-key</PrimaryKey></AuthorizationRule>"
+        )
+    };
+    let body = format!(
+        "<entry xmlns=\"http://www.w3.org/2005/Atom\"><content type=\"application/xml\">\
+         <TopicDescription xmlns=\"http://schemas.microsoft.com/netservices/2010/10/servicebus/connect\">\
+         <AuthorizationRules>{}{}</AuthorizationRules></TopicDescription></content></entry>",
+        rule("manager", "Manage"),
+        rule("writer", "Send"),
+    );
+    let header = format!("authorization: {token}\r\n");
+    let answer = fixture.http("PUT", "/t?api-version=2021-05", &header, body.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    let status = async |name: &str, path: &str| {
+        let header = format!("authorization: {}\r\n", sign_token(name, SOON));
+        let answer = fixture.http("GET", &format!("/{path}?api-version=2021-05"), &header, b"").await;
+        answer.split(' ').nth(1).expect("a status").to_owned()
+    };
+    for path in ["t", "T/", "t/Subscriptions"] {
+        assert_eq!(status("manager", path).await, "200", "{path}");
+    }
+    assert_eq!(status("manager", "t/Subscriptions/none").await, "404");
+    for path in ["q", "", "$Resources/topics", "t2"] {
+        assert_eq!(status("manager", path).await, "401", "{path}");
+    }
+    assert_eq!(status("writer", "t").await, "401");
 }
 
 #[tokio::test]

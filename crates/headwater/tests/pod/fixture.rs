@@ -1,10 +1,12 @@
 //! Pods of a test cluster, with an HTTP client for their admin servers.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use serde_json::Value as Json;
+use servicebus::{Client, Config};
 use testkit::cluster::{self, MongoTopology, TestClusterConfig};
 use testkit::process::{OutputStream, Process, Program};
 use testkit::wait::wait_for;
@@ -41,6 +43,13 @@ impl PodFixture {
         fixture.wait_for_leader(SOON).await.unwrap();
         fixture.wait_for_stream_phase(SOON).await.unwrap();
         Self(fixture)
+    }
+
+    /// A client that may do everything.
+    pub(crate) fn bus_client(&self) -> Client {
+        let broker = self.0.broker();
+        let config = Config { ca_file: broker.ca_file().map(Path::to_owned), ..Config::default() };
+        Client::new(&broker.connection_string(), config).unwrap()
     }
 
     pub(crate) fn pod(&self) -> &Process {

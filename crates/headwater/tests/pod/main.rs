@@ -4,9 +4,11 @@ mod event_traces;
 mod fixture;
 mod latency;
 mod leader_shutdown;
+mod least_privilege;
 mod metrics;
 mod operator_api;
 mod read_model_age;
+mod secured_bus;
 mod stalled_loops;
 mod stop_signals;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use local_cluster::{BrokerOptions, BrokerProcess, ProcessState};
 
 use super::config::{OBSERVER, REPUBLISH, SUBSCRIPTION, TOPIC, TestClusterConfig};
-use super::{Error, write_file};
+use super::{Error, access, write_file};
 
 #[derive(Debug)]
 pub struct ClusterBroker(BrokerProcess);
@@ -16,7 +16,8 @@ impl ClusterBroker {
         let entities = folder.join("entities.json");
         write_file(&entities, &config.entities())?;
         let (binary, data_dir) = (config.binary.clone(), folder.join("broker"));
-        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: true };
+        let access = config.secured.then(|| access::create(folder)).transpose()?;
+        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: true, access };
         Ok(Self(BrokerProcess::start(&options).await?))
     }
 
@@ -42,6 +43,20 @@ impl ClusterBroker {
     /// Active messages of the pods' subscription.
     pub async fn active_messages(&self) -> Result<u64, Error> {
         Ok(self.0.active_messages(&self.subscription()).await?)
+    }
+
+    /// The authority to trust, if the broker requires TLS.
+    pub fn ca_file(&self) -> Option<&Path> {
+        self.access().map(|access| access.ca_file.as_path())
+    }
+
+    /// Restarts the broker with only these keys.
+    pub async fn restart_with_keys(&mut self, names: &[&str]) -> Result<(), Error> {
+        if let Some(access) = self.access() {
+            access::write_keys(&access.keys, names)?;
+        }
+        self.stop(super::STOP_TIMEOUT).await;
+        Ok(self.restart().await?)
     }
 
     pub(super) async fn heal(&mut self) -> Result<(), Error> {

@@ -1,12 +1,17 @@
 //! The configuration of a test cluster, and the files that its processes read.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use local_cluster::process::Program;
-use local_cluster::{LeaseTimings, PodConfig, SubscriptionEntity, TopicEntity, connection_string, emulator_config};
+use local_cluster::{
+    BrokerAccess, LeaseTimings, PodConfig, SubscriptionEntity, TopicEntity, connection_string, emulator_config,
+};
 
+use super::access::credential;
+
+const SECURED_VARIABLE: &str = "HEADWATER_TEST_SECURED_BUS";
 pub(super) const PIPELINE: &str = "shop";
 pub(super) const COLLECTION: &str = "events";
 pub(super) const TOPIC: &str = "events";
@@ -73,6 +78,8 @@ pub struct TestClusterConfig {
     pub extra_yaml: String,
     /// Environment variables of every pod, besides `HOSTNAME`.
     pub environment: Vec<(String, String)>,
+    /// Whether the broker requires TLS and keys; `HEADWATER_TEST_SECURED_BUS` sets the default.
+    pub secured: bool,
     /// A program that runs instead of `headwater run`. It finds its configuration in `HEADWATER_CONFIG`.
     pub pod_program: Option<Program>,
 }
@@ -91,12 +98,24 @@ impl TestClusterConfig {
             audit: "enabled: false".into(),
             extra_yaml: String::new(),
             environment: vec![],
+            secured: std::env::var_os(SECURED_VARIABLE).is_some(),
             pod_program: None,
         }
     }
 
     /// The configuration file of one pod.
-    pub(super) fn pod_config(&self, uri: &str, source: &str, coordination: &str, broker: SocketAddr) -> String {
+    pub(super) fn pod_config(
+        &self,
+        uri: &str,
+        source: &str,
+        coordination: &str,
+        broker: SocketAddr,
+        ca_file: Option<&Path>,
+    ) -> String {
+        let connection_string = match ca_file {
+            None => connection_string(broker),
+            Some(_) => BrokerAccess::connection_string(broker, &credential("pods")),
+        };
         let sequence = if self.with_sequence { ", sequence: version" } else { "" };
         let config = PodConfig {
             pipeline: PIPELINE,
@@ -105,8 +124,9 @@ impl TestClusterConfig {
             source: &format!("kind: events, aggregate_id: aggregateId, event_type: type{sequence}"),
             coordination,
             lease: self.lease,
-            connection_string: &connection_string(broker),
+            connection_string: &connection_string,
             topic: TOPIC,
+            ca_file,
             extra_yaml: &format!("producer: {{ {} }}\naudit: {{ {} }}\n{}", self.producer, self.audit, self.extra_yaml),
         };
         config.to_yaml()

@@ -1,7 +1,6 @@
 //! The audit: aggregates compared, found and healed, and a round that does not end.
 
 use mongodb::bson::{Document, doc};
-use servicebus::{Client, Config};
 use testkit::cluster::{MongoTopology, TestClusterConfig};
 
 use super::{MetricNames, MetricsSnapshot, wait_for_rise, wait_for_value};
@@ -49,7 +48,7 @@ async fn what_the_audit_finds_and_heals_is_counted() {
 async fn an_audit_that_waits_for_a_session_is_overdue() {
     let fixture = PodFixture::start(audited()).await;
     wait_for_value(&fixture, "headwater_audit_overdue", 0.0).await;
-    let bus = Client::new(&fixture.0.broker().connection_string(), Config::default()).unwrap();
+    let bus = fixture.bus_client();
     let held = bus.accept_session(&fixture.0.broker().subscription(), "order-1").await.unwrap();
     fixture.insert("order-1", 1).await;
     wait_for_value(&fixture, "headwater_audit_overdue", 1.0).await;

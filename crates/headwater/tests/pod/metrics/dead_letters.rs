@@ -1,6 +1,6 @@
 //! Dead letters: foreign ones are left for an operator, ours are parked in their read model.
 
-use servicebus::{Client, Config, Map, Message, Settlement};
+use servicebus::{Map, Message, Settlement};
 use testkit::cluster::MongoTopology;
 
 use super::{MetricNames, wait_for_value};
@@ -16,7 +16,7 @@ pub(super) const MOVED: MetricNames = &[
 async fn a_foreign_dead_letter_is_left_in_the_queue() {
     let fixture = PodFixture::start(cluster_config(MongoTopology::Shared)).await;
     wait_for_value(&fixture, "headwater_dead_letters", 0.0).await;
-    let bus = Client::new(&fixture.0.broker().connection_string(), Config::default()).unwrap();
+    let bus = fixture.bus_client();
     let message = Message::new("hello").with_session("stranger").with_id("theirs").encode();
     bus.sender(fixture.0.broker().topic()).send(&message).await.unwrap();
     wait_for_value(&fixture, "headwater_dead_letters", 1.0).await;
@@ -28,7 +28,7 @@ async fn a_foreign_dead_letter_is_left_in_the_queue() {
 async fn a_dead_letter_of_ours_is_parked() {
     let fixture = PodFixture::start(cluster_config(MongoTopology::Shared)).await;
     // Another client holds the session and dead-letters its message.
-    let bus = Client::new(&fixture.0.broker().connection_string(), Config::default()).unwrap();
+    let bus = fixture.bus_client();
     let mut held = bus.accept_session(&fixture.0.broker().subscription(), "order-1").await.unwrap();
     fixture.insert("order-1", 1).await;
     let messages = held.receive(1, SOON).await.unwrap();
