@@ -98,6 +98,9 @@ CASES = [
               {"headwater_dead_letters": gauge(0, 1)},
               # The count is unknown to a key without the Manage right.
               {"headwater_dead_letters": gauge(0, None)}),
+    AlertCase("HeadwaterUnverifiedMessages",
+              {"headwater_messages_unverified_total": counter(0, 1)},
+              {"headwater_messages_unverified_total": counter(0, 0)}),
     AlertCase("HeadwaterEventsMissing",
               {"headwater_audit_missing_aggregates": gauge(0, 1)},
               {"headwater_audit_missing_aggregates": gauge(0, 0)}),

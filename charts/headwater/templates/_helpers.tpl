@@ -87,6 +87,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   (dict "value" .Values.secrets.readModelsUri "file" "read-models-uri" "section" "read_models" "key" "uri_file")
   (dict "value" .Values.secrets.serviceBusConnectionString "file" "service-bus-connection-string" "section" "service_bus" "key" "connection_string_file")
   (dict "value" .Values.secrets.adminToken "file" "admin-token" "section" "admin" "key" "token_file")
+  (dict "value" .Values.secrets.messageSigningKeys "file" "message-signing-keys" "section" "message_signing" "key" "keys_file")
 -}}
 {{- $used := list -}}
 {{- range $files -}}

@@ -117,6 +117,12 @@ fn check_attention(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>)
         "dead letter is on Service Bus",
         "dead letters are on Service Bus",
     );
+    warn_if_any(
+        "unverified",
+        status.unverified_messages(),
+        "message was not accepted because of its signature since the pods started",
+        "messages were not accepted because of their signature since the pods started",
+    );
 }
 
 fn check_audit(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
@@ -186,6 +192,7 @@ mod tests {
             consumer: "consuming".into(),
             problems: vec![],
             sessions: None,
+            unverified: None,
             published_per_second: None,
             applied_per_second: None,
             latency: None,
@@ -255,6 +262,7 @@ mod tests {
                     incomplete,
                 }];
             }),
+            ("unverified", ProblemSeverity::Warning, |status| status.pods[1].unverified = Some(3)),
             ("events_missing", ProblemSeverity::Critical, |status| {
                 status.audit = Some(AuditStatus { missing: 1, ..audit(AuditState::Waiting) });
             }),

@@ -139,6 +139,9 @@ pub struct PodStatus {
     pub consumer: String,
     pub problems: Vec<PodProblem>,
     pub sessions: Option<u64>,
+    /// Messages and bodies not accepted because of their signature, since the pod started.
+    #[serde(default)]
+    pub unverified: Option<u64>,
     pub published_per_second: Option<f64>,
     pub applied_per_second: Option<f64>,
     pub latency: Option<LatencyQuantiles>,
@@ -371,6 +374,11 @@ impl PipelineStatus {
 
     pub fn rejected_events(&self) -> Option<u64> {
         self.rejected.as_ref().map(|list| list.iter().map(|rejected| rejected.events).sum())
+    }
+
+    /// Messages and bodies not accepted because of their signature, since the pods started.
+    pub fn unverified_messages(&self) -> Option<u64> {
+        self.pods.iter().filter_map(|pod| pod.unverified).reduce(u64::saturating_add)
     }
 
     /// Sessions held by all pods that are not silent; `None` if none of them reports any.

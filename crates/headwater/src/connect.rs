@@ -37,6 +37,7 @@ pub(crate) async fn producer_dependencies(config: &Config, timeout: Duration) ->
         bus: bus_client(config)?,
         topic: config.service_bus.topic.clone(),
         subscription: config.service_bus.subscription.clone(),
+        message_keys: config.message_keys.clone(),
     })
 }
 

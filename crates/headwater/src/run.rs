@@ -166,6 +166,7 @@ fn build_consumer(
         bus: connect::bus_client(config)?,
         topic: dependencies.topic.clone(),
         subscription: dependencies.subscription.clone(),
+        message_keys: dependencies.message_keys.clone(),
         models: config.read_models.models.clone(),
         projections: vec![],
     };

@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::error_chain::error_chain;
 use crate::error_policy::ErrorClass;
 use crate::session::{self, KnownPlaces, SessionAcceptor, SessionProblem};
+use crate::signing::MessageKeys;
 use crate::source::{SourceConfig, SourceKind};
 use crate::stored::ClaimCheckStore;
 use crate::view::{
@@ -50,6 +51,8 @@ pub struct ConsumerDependencies {
     pub bus: servicebus::Client,
     pub topic: String,
     pub subscription: String,
+    /// Only messages signed with one of them are accepted; `None`: signatures are not verified.
+    pub message_keys: Option<Arc<MessageKeys>>,
     /// Declared read models; validated against the server before use.
     pub models: Vec<Arc<ReadModel>>,
     /// Read models written in Rust.
@@ -173,6 +176,7 @@ impl Consumer {
                 // Read only: the publisher decides how long bodies are kept.
                 oversize: ClaimCheckStore::new(&dependencies.coordination, Duration::ZERO),
                 applier: applier.handle(),
+                message_keys: dependencies.message_keys.clone(),
                 places: KnownPlaces::new(
                     &dependencies.source,
                     mode,

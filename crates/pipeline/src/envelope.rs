@@ -31,9 +31,13 @@ pub mod property {
     pub const COMMITTED: &str = "headwater-committed";
     /// The body is in `oversize_events` under this id: [`crate::stored::ClaimCheckStore::read`]. The content type is that of the body there.
     pub const OVERSIZE: &str = "headwater-oversize";
+    /// The SHA-256 of the body there: binary. Only on signed messages, whose signature covers it.
+    pub const OVERSIZE_HASH: &str = "headwater-oversize-hash";
     /// The body is empty: Service Bus refused the event, which is in `rejected_events` under this id. Consumers park the aggregate. Subject,
     /// content type and CloudEvents type are absent.
     pub const MARKER: &str = "headwater-rejected";
+    /// `key id:base64`, if messages are signed: see [`crate::signing`].
+    pub const SIGNATURE: &str = "headwater-signature";
     /// W3C trace context derived from the message id: one trace per event, whichever pod publishes it.
     pub const TRACEPARENT: &str = "traceparent";
     /// The same under the name that Azure SDKs read; only on sampled events.

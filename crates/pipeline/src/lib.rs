@@ -20,6 +20,7 @@ pub mod publish;
 pub mod retry;
 pub mod sequence;
 pub mod session;
+pub mod signing;
 pub mod source;
 pub mod source_walk;
 pub mod stored;

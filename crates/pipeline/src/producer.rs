@@ -29,6 +29,7 @@ use crate::event::{Epoch, Term};
 use crate::publish::{
     self, PublishClaim, PublishEnd, PublishTracer, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
 };
+use crate::signing::MessageKeys;
 use crate::source::{SourceConfig, read_cluster_id};
 use crate::stored::ClaimCheckStore;
 
@@ -67,6 +68,8 @@ pub struct ProducerDependencies {
     pub bus: servicebus::Client,
     pub topic: String,
     pub subscription: String,
+    /// Messages are signed with them; `None`: they are not signed.
+    pub message_keys: Option<Arc<MessageKeys>>,
 }
 
 /// The state of this pod's producer.
@@ -437,6 +440,7 @@ impl Producer {
         Publisher::new(self.config.publish.clone(), term, topic, stores, self.publishing.clone())
             .requiring_sequence(self.dependencies.source.is_sequenced())
             .with_tracer(self.tracer.clone())
+            .with_signing(self.dependencies.message_keys.clone())
     }
 }
 

@@ -299,6 +299,7 @@ fn pod(silent: bool) -> PodStatus {
         consumer: "consuming".into(),
         problems: vec![],
         sessions: None,
+        unverified: None,
         published_per_second: None,
         applied_per_second: None,
         latency: None,

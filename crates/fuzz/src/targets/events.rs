@@ -9,6 +9,7 @@ use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Res
 use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
 use pipeline::publish::{BodyFormat, SessionMapping};
 use pipeline::session::message::MessageReader;
+use pipeline::signing::MessageKeys;
 use pipeline::view::{DeliveredEvent, EventBody, PositionKey, Projection, ProjectionEvent, ReadModel, Statements};
 use serde_json::json;
 
@@ -51,13 +52,19 @@ fn change(aggregate: Bson, document: &Document) -> ChangeEvent {
     }
 }
 
-/// Messages as a publisher writes them, with bodies in both formats.
+static KEYS: LazyLock<Arc<MessageKeys>> = LazyLock::new(|| {
+    let keys = MessageKeys::parse("a:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=");
+    Arc::new(keys.expect("a key of 32 bytes"))
+});
+
+/// Signed messages as a publisher writes them, with bodies in both formats.
 pub(super) fn envelopes() -> Vec<Vec<u8>> {
     let aggregates = [Bson::from("order-1"), 7.into(), doc! { "a": { "b": [1, { "c": 2 }] } }.into()];
     let mut messages = vec![];
     for (aggregate, format) in aggregates.into_iter().zip([BodyFormat::Bson, BodyFormat::Json, BodyFormat::Bson]) {
         let event = change(aggregate, &source_document());
-        let mut encoder = Encoder::new(format, SessionMapping::Aggregate, Epoch::new(2), Term::new(5));
+        let encoder = Encoder::new(format, SessionMapping::Aggregate, Epoch::new(2), Term::new(5));
+        let mut encoder = encoder.signing(Some(Arc::clone(&KEYS)));
         let Some(aggregate) = &event.aggregate else { continue };
         let session = encoder.session_id(aggregate);
         let id = EventMessageId::for_event(&event, None);
@@ -68,6 +75,7 @@ pub(super) fn envelopes() -> Vec<Vec<u8>> {
 
 pub(super) fn read_envelope(data: &[u8]) {
     let Ok(message) = Message::parse(Bytes::copy_from_slice(data)) else { return };
+    let _ = MessageReader::default().verifying(Some(Arc::clone(&KEYS))).read(&message, 0);
     let Ok(event) = MessageReader::default().read(&message, 0) else { return };
     let _ = (event.aggregate.session_id(), format!("{event:?}"));
     apply_all(&event);

@@ -95,6 +95,7 @@ impl PodMonitor {
             consumer: consumer_state.map_or_else(|| "none".to_owned(), |state| state.state),
             problems,
             sessions: consumer.as_ref().map(|consumer| consumer.counts().sessions.held),
+            unverified: consumer.as_ref().map(|consumer| consumer.counts().sessions.unverified),
             applied_ago: self.applied_ago(now),
             in_flight: is_leader.then(|| producer.publish_handle().counts().in_flight_events),
             read_ahead_full: capture.is_some_and(|status| status.state == capture::CaptureState::Full),

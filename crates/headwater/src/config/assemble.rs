@@ -2,11 +2,13 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document};
 use pipeline::producer::{self, OnHistoryLost};
 use pipeline::publish::BodyFormat;
+use pipeline::signing::MessageKeys;
 use pipeline::source::{FullDocument, SourceConfig, SourceKind};
 use pipeline::view::{self, OnPoison};
 use pipeline::{audit, capture, consumer, publish, session};
@@ -44,6 +46,7 @@ pub(super) fn build_config(
             subscription: settings.required_text("service_bus.subscription").to_owned(),
             ca_file: settings.text("service_bus.ca_file").map(PathBuf::from),
         },
+        message_keys: build_message_keys(settings),
         producer: build_producer(settings, problems),
         consumer: build_consumer(settings),
         read_models: ReadModelsConfig {
@@ -91,6 +94,18 @@ fn build_lease(settings: &ResolvedSettings) -> lease::Config {
         watch: settings.flag("coordination.lease.watch"),
         max_clock_skew: duration("max_clock_skew"),
     }
+}
+
+fn build_message_keys(settings: &ResolvedSettings) -> Option<Arc<MessageKeys>> {
+    let keys = MessageKeys::parse(settings.text("message_signing.keys")?).expect("its check has passed");
+    // A rule reports an id that is not among the keys.
+    let signer = settings.text("message_signing.sign_with");
+    let keys = signer.and_then(|id| keys.clone().signing_with(id)).unwrap_or(keys);
+    let until = parse_optional(settings, "message_signing.accept_unsigned_until", formats::parse_time);
+    Some(Arc::new(match until {
+        Some(until) => keys.accepting_unsigned_until(until),
+        None => keys,
+    }))
 }
 
 fn build_producer(settings: &ResolvedSettings, problems: &mut Vec<ConfigProblem>) -> producer::Config {

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use mongodb::bson::DateTime;
 use mongodb::options::ConnectionString as MongoUri;
 use pipeline::capture::StartPosition;
 use pipeline::publish::{CheckpointInterval, SessionMapping};
+use pipeline::signing::MessageKeys;
 use servicebus::ConnectionString;
 
 use super::{redact, units};
@@ -65,6 +67,15 @@ pub(super) fn check_token(text: &str) -> Result<(), String> {
         return Ok(());
     };
     Err(format!("{text}, but must be at least {MIN_TOKEN_LENGTH} printable ASCII characters without spaces"))
+}
+
+/// The message never contains a key, only its id.
+pub(super) fn check_message_keys(text: &str) -> Result<(), String> {
+    MessageKeys::parse(text).map(drop).map_err(|error| error.to_string())
+}
+
+pub(super) fn parse_time(text: &str) -> Option<SystemTime> {
+    DateTime::parse_rfc3339_str(text).ok().map(SystemTime::from)
 }
 
 /// The rules of MongoDB on Linux, without the databases of the server itself.

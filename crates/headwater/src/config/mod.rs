@@ -23,8 +23,10 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
+use pipeline::signing::MessageKeys;
 use pipeline::source::SourceConfig;
 use pipeline::{audit, consumer, producer};
 
@@ -47,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) source: SourceConfig,
     pub(crate) coordination: CoordinationConfig,
     pub(crate) service_bus: ServiceBusConfig,
+    /// `None`: messages are neither signed nor verified.
+    pub(crate) message_keys: Option<Arc<MessageKeys>>,
     pub(crate) producer: producer::Config,
     pub(crate) consumer: consumer::Config,
     pub(crate) read_models: ReadModelsConfig,

@@ -25,6 +25,7 @@ pub(super) fn check(
     rules.check_lease();
     rules.check_connections();
     rules.check_service_bus(read_file);
+    rules.check_message_signing();
     rules.check_admin(read_file);
     rules.check_reserved_collections();
     let RuleChecker { problems, .. } = rules;
@@ -193,6 +194,26 @@ impl RuleChecker<'_> {
                 "has `EntityPath={entity}`, but `{TOPIC}` is `{topic}`; write `topic: {entity}`, or remove `EntityPath`"
             );
             self.report(STRING, what);
+        }
+    }
+
+    fn check_message_signing(&mut self) {
+        const KEYS: &str = "message_signing.keys";
+        const SIGN_WITH: &str = "message_signing.sign_with";
+        if !self.settings.are_valid(&[KEYS]) {
+            return;
+        }
+        let Some(keys) = &self.config.message_keys else {
+            for path in [SIGN_WITH, "message_signing.accept_unsigned_until"] {
+                if self.settings.text(path).is_some() {
+                    self.report(path, format!("is set without `{KEYS}`; set the keys too, or remove it"));
+                }
+            }
+            return;
+        };
+        if let Some(id) = self.settings.text(SIGN_WITH).filter(|id| !keys.ids().any(|known| known == *id)) {
+            let ids: Vec<_> = keys.ids().collect();
+            self.report(SIGN_WITH, format!("is `{id}`, but the ids of the keys are `{}`", ids.join("`, `")));
         }
     }
 

@@ -126,6 +126,10 @@ const SECTIONS: &[(&str, &str)] = &[
     ("coordination", "Where pods elect a leader and store checkpoints."),
     ("coordination.lease", "ttl > renew_deadline > heartbeat."),
     ("service_bus", "Azure Service Bus, or `headwater broker`."),
+    (
+        "message_signing",
+        "Signs messages, so that consumers apply only those that a pod of this pipeline has published. Off without keys. docs/operations.md says how to turn it on and how to change a key.",
+    ),
     ("producer", "Used by the leader: from the change stream to the topic."),
     (
         "producer.window",
@@ -302,6 +306,28 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         kind: ValueKind::Text,
         default: KeyDefault::Optional("/etc/headwater/ca.pem"),
         about: "PEM file with the certificate authorities to trust instead of the public ones.",
+    },
+    ConfigKey {
+        path: "message_signing.keys",
+        kind: ValueKind::Secret { check: formats::check_message_keys },
+        default: KeyDefault::Optional("2026-11:the output of openssl rand -base64 32"),
+        about: "Keys, each as `id:base64` with at least 32 bytes, separated by spaces or line breaks. Every pod needs the same keys, and a pipeline needs its own. Consumers accept messages that are signed with any of them. Default: messages are neither signed nor verified.",
+    },
+    ConfigKey {
+        path: "message_signing.sign_with",
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("2026-11"),
+        about: "Id of the key that signs. Default: the first one.",
+    },
+    ConfigKey {
+        path: "message_signing.accept_unsigned_until",
+        kind: ValueKind::Pattern {
+            rule: "a time",
+            example: "2026-12-01T00:00:00Z",
+            fits: |text| formats::parse_time(text).is_some(),
+        },
+        default: KeyDefault::Optional("2026-12-01T00:00:00Z"),
+        about: "Until then consumers also accept messages without a signature, by the clock of the pod: for the time in which signing is turned on. Default: no unsigned message is accepted.",
     },
     ConfigKey {
         path: "producer.start",

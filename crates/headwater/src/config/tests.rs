@@ -128,6 +128,21 @@ fn the_operator_token_is_never_shown() {
 }
 
 #[test]
+fn message_keys_are_never_shown() {
+    assert!(load(MINIMAL).unwrap().message_keys.is_none());
+    const KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+    let file = format!("{MINIMAL}message_signing: {{ keys: \"old:{KEY} new:{KEY}\", sign_with: new }}\n");
+    let config = load(&file).unwrap();
+    let shown_config = format!("{config:?}");
+    assert!(shown_config.contains("signer: \"new\"") && !shown_config.contains(KEY), "{shown_config}");
+    let shown = shown(&file);
+    assert!(shown.contains("keys: \"***\"") && !shown.contains(KEY), "{shown}");
+    let variable = format!("one:{KEY}\ntwo:{KEY}");
+    let config = load_from(MINIMAL, &[("HEADWATER__MESSAGE_SIGNING__KEYS", &variable)], &[]).unwrap();
+    assert_eq!(config.message_keys.unwrap().ids().collect::<Vec<_>>(), ["one", "two"]);
+}
+
+#[test]
 fn the_file_overrides_the_otlp_endpoint_variable() {
     let endpoint = |more: &str, variable: &str| {
         let config = load_from(&format!("{MINIMAL}{more}"), &[("OTEL_EXPORTER_OTLP_ENDPOINT", variable)], &[]);

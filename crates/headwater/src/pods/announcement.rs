@@ -20,6 +20,8 @@ pub(crate) struct Announcement {
     pub(crate) problems: Vec<PodProblem>,
     /// `None` without read models; so are the next fields.
     pub(crate) sessions: Option<u64>,
+    /// Messages and bodies not accepted because of their signature, since the start.
+    pub(crate) unverified: Option<u64>,
     pub(crate) applied_per_second: Option<f64>,
     /// Only read models to which the pod has applied an event since its start.
     pub(crate) applied_ago: Vec<(String, Duration)>,
@@ -46,6 +48,7 @@ impl Announcement {
             // The stored name of format 1.
             "troubles": self.problems.iter().map(problem).collect::<Vec<_>>(),
             "sessions": self.sessions.map(to_bson_int),
+            "unverified": self.unverified.map(to_bson_int),
             "appliedPerSecond": self.applied_per_second,
             // A list, not a map, because a name may contain dots.
             "readModels": self.applied_ago.iter().map(applied).collect::<Vec<_>>(),
@@ -101,6 +104,7 @@ impl AnnouncedPod {
             consumer: text("consumer").unwrap_or_default(),
             problems: read_problems(document),
             sessions: read_u64(document.get("sessions")),
+            unverified: read_u64(document.get("unverified")),
             published_per_second: figure("publishedPerSecond"),
             applied_per_second: figure("appliedPerSecond"),
             latency: quantiles(&latency),
@@ -179,6 +183,7 @@ mod tests {
             consumer: "consuming".into(),
             problems: vec![PodProblem { service: "consumer".into(), text: "busy".into(), page: Some("E0002".into()) }],
             sessions: Some(12),
+            unverified: Some(2),
             applied_per_second: Some(0.5),
             applied_ago: vec![("orders.daily".into(), Duration::from_secs(3))],
             latency: latency.snapshot(),
@@ -194,7 +199,7 @@ mod tests {
         assert_eq!(applied, [("orders.daily".to_owned(), moment)]);
         assert_eq!((pod.sessions, pod.applied_per_second, pod.published_per_second), (Some(12), Some(0.5), None));
         assert_eq!((pod.address.as_deref(), pod.generation), (Some("127.0.0.1:8080"), None));
-        assert_eq!(pod.problems, announcement.problems);
+        assert_eq!((pod.unverified, &pod.problems), (Some(2), &announcement.problems));
         assert_eq!((in_flight, read_ahead_full, latency.total()), (Some(7), true, 1));
         assert!(pod.latency.is_some_and(|latency| (0.003..=0.005).contains(&latency.p50_seconds)));
     }

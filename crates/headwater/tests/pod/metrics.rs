@@ -6,6 +6,7 @@ mod event_flow;
 mod leadership;
 mod mongodb_faults;
 mod service_bus_faults;
+mod signatures;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +25,7 @@ const MOVED_HERE: &[MetricNames] = &[
     leadership::MOVED,
     mongodb_faults::MOVED,
     dead_letters::MOVED,
+    signatures::MOVED,
 ];
 
 /// Healing fails only while MongoDB does, and then the status is unknown: the suite of `admin` moves it.

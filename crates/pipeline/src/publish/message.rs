@@ -1,4 +1,4 @@
-//! Encodes an event as a message: the same bytes from every leader, except for the term.
+//! Encodes an event as a message: the same bytes from every leader, except for the term, and the signature if messages are signed.
 //!
 //! This is the hot path. The encoder writes each message into one buffer, copies the document bytes unchanged, and caches the properties that
 //! consecutive events share.
@@ -15,6 +15,7 @@ use super::config::{BodyFormat, SessionMapping};
 use crate::checkpoint::ReplayCounter;
 use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
+use crate::signing::{MessageKeys, body_hash};
 use crate::trace::TraceSampling;
 
 /// The message id: SHA-256 in hexadecimal. For a change, of the resume token; once an operator has moved the checkpoint, of the replay counter and the token. For a snapshot event, of run, namespace, `_id` and, if they differ from it,
@@ -100,6 +101,8 @@ pub struct Encoder {
     buffer: BytesMut,
     common: Option<CommonProperties>,
     sampling: TraceSampling,
+    /// `None`: messages are not signed.
+    keys: Option<Arc<MessageKeys>>,
 }
 
 /// The encoded properties that events of one namespace and operation share.
@@ -131,13 +134,20 @@ impl SessionMapping {
 
 impl Encoder {
     pub fn new(body: BodyFormat, sessions: SessionMapping, epoch: Epoch, term: Term) -> Self {
-        Self { body, sessions, epoch, term, buffer: BytesMut::new(), common: None, sampling: TraceSampling::NONE }
+        let (buffer, sampling) = (BytesMut::new(), TraceSampling::NONE);
+        Self { body, sessions, epoch, term, buffer, common: None, sampling, keys: None }
     }
 
     /// Marks the messages of sampled events as traced.
     #[must_use]
     pub fn sampling(self, sampling: TraceSampling) -> Self {
         Self { sampling, ..self }
+    }
+
+    /// Signs the messages, if there are keys.
+    #[must_use]
+    pub fn signing(self, keys: Option<Arc<MessageKeys>>) -> Self {
+        Self { keys, ..self }
     }
 
     pub fn session_id(&self, aggregate: &AggregateId) -> String {
@@ -159,8 +169,20 @@ impl Encoder {
         }
     }
 
-    /// Encodes one message.
+    /// Encodes one message, and signs it if there are keys.
     pub fn encode(
+        &mut self,
+        event: &ChangeEvent,
+        aggregate: &AggregateId,
+        id: &EventMessageId,
+        session: &str,
+        content: BodyLocation,
+    ) -> Bytes {
+        let message = self.encode_unsigned(event, aggregate, id, session, content);
+        sign(message, self.keys.as_deref())
+    }
+
+    fn encode_unsigned(
         &mut self,
         event: &ChangeEvent,
         aggregate: &AggregateId,
@@ -174,6 +196,7 @@ impl Encoder {
             (BodyLocation::Inline, None) => event.document.as_bytes(),
             (BodyLocation::ClaimCheck, _) => &[],
         };
+        let oversize_hash = self.oversize_hash(event, content);
         self.cache_common(event);
         let common = self.common.as_ref().expect("cached right before");
         let expected = body.len() + common.bytes.len() + event.token.key().len() + 2 * session.len() + 640;
@@ -198,10 +221,25 @@ impl Encoder {
         writer.application_properties(|map| {
             common.write(map);
             write_event(map, event, aggregate, id, content);
+            if let Some(hash) = &oversize_hash {
+                encode::binary(map.string(property::OVERSIZE_HASH), hash);
+            }
             write_trace(map, id, self.sampling.includes(id));
         });
         writer.data(body);
         if large { own.freeze() } else { self.buffer.split().freeze() }
+    }
+
+    /// The signature covers a body that is stored elsewhere by its hash.
+    fn oversize_hash(&self, event: &ChangeEvent, content: BodyLocation) -> Option<[u8; 32]> {
+        let is_needed = self.keys.is_some() && content == BodyLocation::ClaimCheck;
+        is_needed.then(|| body_hash(self.body(event).as_deref().unwrap_or(event.document.as_bytes())))
+    }
+
+    /// A message without a body that replaces a refused one: it keeps session and position, and drops everything that may have caused the
+    /// refusal. `None` if `refused` is a marker itself, or is not ours.
+    pub fn rejected_marker(&self, refused: &amqp::Message) -> Option<Bytes> {
+        rejected_marker(refused).map(|marker| sign(marker, self.keys.as_deref()))
     }
 
     /// Encodes the common properties, unless the last event had the same ones.
@@ -275,9 +313,15 @@ fn write_event(
     encode::string(map.string(property::CLOUD_EVENTS_TYPE), kind);
 }
 
-/// A message without a body that replaces a refused one: it keeps session and position, and drops everything that may have caused the refusal. `None`
-/// if `refused` is a marker itself, or is not ours.
-pub fn rejected_marker(refused: &amqp::Message) -> Option<Bytes> {
+/// Adds a signature, if there are keys.
+fn sign(message: Bytes, keys: Option<&MessageKeys>) -> Bytes {
+    match keys {
+        None => message,
+        Some(keys) => keys.sign(&amqp::Message::parse(message).expect("a message we encoded can be decoded")),
+    }
+}
+
+fn rejected_marker(refused: &amqp::Message) -> Option<Bytes> {
     let properties = refused.properties().ok()?;
     let id = properties.message_id.as_ref()?.as_str()?.to_owned();
     if refused.application_property(property::MARKER).is_some() {
@@ -291,9 +335,13 @@ pub fn rejected_marker(refused: &amqp::Message) -> Option<Bytes> {
             group_id: properties.group_id,
             ..Properties::default()
         })
-        .application_properties_over(refused.application_properties(), &[property::CLOUD_EVENTS_TYPE], |map| {
-            encode::string(map.string(property::MARKER), &id);
-        })
+        .application_properties_over(
+            refused.application_properties(),
+            &[property::CLOUD_EVENTS_TYPE, property::SIGNATURE],
+            |map| {
+                encode::string(map.string(property::MARKER), &id);
+            },
+        )
         .data(&[]);
     Some(buffer.freeze())
 }

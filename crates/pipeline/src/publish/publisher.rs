@@ -39,6 +39,7 @@ use crate::capture::CaptureItem;
 use crate::checkpoint::{self, CheckpointClaim, CheckpointStore, ReplayCounter, SaveResult};
 use crate::event::Epoch;
 use crate::failpoints::LoopStall;
+use crate::signing::MessageKeys;
 use crate::stored::ClaimCheckStore;
 
 /// The captured items, in order. `None` ends the input; the publisher then drains.
@@ -134,6 +135,13 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         let traces = TracedEvents::new(tracer);
         self.admission = self.admission.with_sampling(traces.sampling());
         self.window.set_traces(traces);
+        self
+    }
+
+    /// Signs the messages, if there are keys.
+    #[must_use]
+    pub fn with_signing(mut self, keys: Option<Arc<MessageKeys>>) -> Self {
+        self.admission = self.admission.with_signing(keys);
         self
     }
 

@@ -28,6 +28,7 @@ use super::slots::{SessionSlot, SessionSlots};
 use crate::error_chain::error_chain;
 use crate::error_policy;
 use crate::failpoints::LoopStall;
+use crate::signing::MessageKeys;
 use crate::stored::ClaimCheckStore;
 use crate::view;
 
@@ -39,6 +40,8 @@ pub struct SessionDependencies {
     pub oversize: ClaimCheckStore,
     pub applier: view::Handle,
     pub places: KnownPlaces,
+    /// `None`: signatures are not verified.
+    pub message_keys: Option<Arc<MessageKeys>>,
 }
 
 /// Accepts and holds sessions while it runs.
@@ -54,6 +57,7 @@ pub(super) struct SessionContext {
     pub(super) oversize: ClaimCheckStore,
     pub(super) applier: view::Handle,
     pub(super) places: KnownPlaces,
+    pub(super) message_keys: Option<Arc<MessageKeys>>,
     pub(super) budget: Arc<SessionByteBudget>,
     pub(super) monitor: SessionMonitor,
     pub(super) backoff: SessionBackoff,
@@ -73,7 +77,7 @@ const QUICK_GRANT: Duration = Duration::from_secs(1);
 
 impl SessionAcceptor {
     pub fn new(config: Config, dependencies: SessionDependencies) -> Self {
-        let SessionDependencies { bus, topic, subscription, oversize, applier, places } = dependencies;
+        let SessionDependencies { bus, topic, subscription, oversize, applier, places, message_keys } = dependencies;
         let budget = SessionByteBudget::new(config.bytes_in_flight.get());
         let context = SessionContext {
             bus,
@@ -81,6 +85,7 @@ impl SessionAcceptor {
             oversize,
             applier,
             places,
+            message_keys,
             monitor: SessionMonitor::new(Arc::clone(&budget)),
             budget,
             backoff: SessionBackoff::default(),

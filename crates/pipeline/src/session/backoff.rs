@@ -30,6 +30,11 @@ impl SessionBackoff {
         backoff_delay(count.saturating_sub(1), 1.0)
     }
 
+    /// Consecutive failures of the session on this pod.
+    pub(super) fn failures(&self, session: &str) -> u32 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(session).copied().unwrap_or(0)
+    }
+
     pub(super) fn record_success(&self, session: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
     }

@@ -4,6 +4,7 @@ use servicebus::ReceivedMessage;
 
 use super::known_places::{KnownPlaces, PlaceProblem};
 use super::message::{MessageReader, UnreadableMessage};
+use crate::signing::SignatureProblem;
 use crate::view::{DeliveredEvent, EventBody};
 
 #[derive(Default)]
@@ -21,7 +22,7 @@ pub(super) enum SettlementRule {
     /// Dead-lettered for inspection, once its event is resolved (parked).
     DeadLetterOnceResolved(String),
     /// Dead-lettered at once: it has no event.
-    DeadLetter(String),
+    DeadLetter { reason: &'static str, description: String },
 }
 
 /// A message after parsing.
@@ -33,6 +34,8 @@ pub(super) enum ParsedMessage {
     UnreadableBody(DeliveredEvent),
     /// Not published by Headwater, or a broken envelope; with the reason.
     NotAnEvent(String),
+    /// Not proven to come from a pod of this pipeline.
+    Unverified(SignatureProblem),
     NewerFormat {
         format: i64,
     },
@@ -55,6 +58,7 @@ impl ParsedMessage {
             Ok(event) if matches!(event.body, EventBody::Oversize(_)) => Self::Oversize(event),
             Ok(event) => Self::Event(event),
             Err(UnreadableMessage::NewerFormat { format }) => Self::NewerFormat { format },
+            Err(UnreadableMessage::Signature(problem)) => Self::Unverified(problem),
             Err(UnreadableMessage::Body(event)) => Self::UnreadableBody(*event),
             Err(error @ (UnreadableMessage::NotHeadwater | UnreadableMessage::Property { .. })) => {
                 Self::NotAnEvent(error.to_string())
@@ -66,7 +70,7 @@ impl ParsedMessage {
     pub(super) const fn event(&self) -> Option<&DeliveredEvent> {
         match self {
             Self::Event(event) | Self::Oversize(event) | Self::UnreadableBody(event) => Some(event),
-            Self::NotAnEvent(_) | Self::NewerFormat { .. } => None,
+            Self::NotAnEvent(_) | Self::Unverified(_) | Self::NewerFormat { .. } => None,
         }
     }
 
@@ -80,12 +84,13 @@ impl ParsedMessage {
         }
     }
 
-    /// An oversize event is applied alone, as others would only make its transaction larger. A newer format is not applied at all and must
-    /// not delay the messages before it.
+    /// An oversize event is applied alone, as others would only make its transaction larger. A newer format or key is not applied at
+    /// all and must not delay the messages before it.
     pub(super) const fn starts_new_batch(&self) -> bool {
         match self {
-            Self::Oversize(_) | Self::NewerFormat { .. } => true,
+            Self::Oversize(_) | Self::NewerFormat { .. } | Self::Unverified(SignatureProblem::UnknownKey) => true,
             Self::Event(_) | Self::UnreadableBody(_) | Self::NotAnEvent(_) => false,
+            Self::Unverified(SignatureProblem::Missing | SignatureProblem::Invalid) => false,
         }
     }
 }

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::acceptor::SessionContext;
 use super::backoff::backoff_delay;
 use super::batch::ParsedMessage;
-use super::message::{MessageReader, fetch_oversize_body};
+use super::message::{MessageReader, OversizeFetch, fetch_oversize_body};
 use super::settle::{can_continue, dead_letter_reason};
 use crate::error_chain::error_chain;
 use crate::failpoints::LoopStall;
@@ -98,7 +98,7 @@ async fn handle_dead_letters(
     dead_letters: &[ReceivedMessage],
 ) -> Result<bool, Error> {
     let (mut events, mut pending, mut deferred, mut released) = (vec![], vec![], vec![], vec![]);
-    let mut reader = MessageReader::default();
+    let mut reader = MessageReader::default().verifying(context.message_keys.clone());
     for dead_letter in dead_letters {
         match classify(context, &mut reader, dead_letter).await {
             DeadLetterKind::Event(event, after_parking) => {
@@ -170,7 +170,12 @@ async fn classify(
         ParsedMessage::Event(event) => DeadLetterKind::Event(Box::new(event), AfterParking::Complete),
         ParsedMessage::Oversize(mut event) => {
             match fetch_oversize_body(&context.oversize, dead_letter.raw(), &mut event).await {
-                Ok(()) => DeadLetterKind::Event(Box::new(event), AfterParking::Complete),
+                Ok(fetched) => {
+                    if fetched == OversizeFetch::Altered {
+                        context.monitor.0.counters.unverified.fetch_add(1, Relaxed);
+                    }
+                    DeadLetterKind::Event(Box::new(event), AfterParking::Complete)
+                }
                 Err(error) => {
                     warn!(error = error_chain(&error), "failed to fetch oversize body; retrying");
                     DeadLetterKind::RetryLater
@@ -178,6 +183,10 @@ async fn classify(
             }
         }
         ParsedMessage::UnreadableBody(event) => DeadLetterKind::Event(Box::new(event), AfterParking::Defer),
+        ParsedMessage::Unverified(_) => {
+            context.monitor.0.counters.unverified.fetch_add(1, Relaxed);
+            DeadLetterKind::NeedsOperator
+        }
         // A newer format needs an operator, too: unlike in a session, no message waits behind it.
         ParsedMessage::NotAnEvent(_) | ParsedMessage::NewerFormat { .. } => DeadLetterKind::NeedsOperator,
     }

@@ -19,12 +19,14 @@ use super::acceptor::SessionContext;
 use super::attempt_marks::{AttemptAction, AttemptMark, needs_mark};
 use super::batch::{BatchMessage, ParsedMessage, SessionBatch, SettlementRule};
 use super::budget::SessionByteShare;
-use super::message::{MessageReader, fetch_oversize_body};
+use super::message::{MessageReader, OversizeFetch, fetch_oversize_body};
 use super::monitor::SessionProblem;
 use super::renewal;
-use super::settle::{SettleAction, can_continue, settle, settleable_messages};
+use super::settle::{SettleAction, can_continue, dead_letter_reason, settle, settleable_messages};
+use crate::envelope::property;
 use crate::error_chain::error_chain;
 use crate::failpoints::{Failpoint, LoopStall};
+use crate::signing::SignatureProblem;
 use crate::view::{self, AppliedBatch, Arrivals, BatchEnd, DeliveredEvent, SessionApplier};
 
 /// Enough for the many short sessions. A longer session gets more once it has used this up.
@@ -38,6 +40,10 @@ const IN_FLIGHT_WAIT: Duration = Duration::from_millis(50);
 
 /// How long a gap waits for the missing event, which the source may have committed a moment later.
 const ARRIVAL_WAIT: Duration = Duration::from_millis(200);
+
+/// How often a pod releases a session for a message that is signed with an unknown key before it dead-letters the message: about ten seconds.
+/// Enough for a pod that has the key to get it, while the keys of the pods differ.
+const UNKNOWN_KEY_RELEASES: u32 = 10;
 
 /// Memory of a message besides its body.
 const ENVELOPE_BYTES: usize = 1 << 10;
@@ -136,7 +142,7 @@ impl<'a> HeldSession<'a> {
             settler: receiver.settler(),
             receiver,
             applier: Some(context.applier.session_applier()),
-            reader: MessageReader::with_tracing(context.applier.is_traced()),
+            reader: MessageReader::with_tracing(context.applier.is_traced()).verifying(context.message_keys.clone()),
             share,
             stop,
             lock_lost,
@@ -243,7 +249,7 @@ impl<'a> HeldSession<'a> {
             }
             if matches!(attempt, Some((_, AttemptAction::DeadLetter))) {
                 self.count_unreadable();
-                batch.add(message, None, SettlementRule::DeadLetter(NEVER_ENDED.to_owned()));
+                batch.add(message, None, unreadable(NEVER_ENDED.to_owned()));
                 break;
             }
             let parsed = self.parse(&message).await?;
@@ -274,9 +280,21 @@ impl<'a> HeldSession<'a> {
                         SettlementRule::DeadLetterOnceResolved("the body is not readable".to_owned()),
                     );
                 }
-                ParsedMessage::NotAnEvent(reason) => {
+                ParsedMessage::NotAnEvent(description) => {
                     self.count_unreadable();
-                    batch.add(message, None, SettlementRule::DeadLetter(reason));
+                    batch.add(message, None, unreadable(description));
+                }
+                ParsedMessage::Unverified(problem) => {
+                    if problem == SignatureProblem::UnknownKey && self.may_wait_for_key() {
+                        warn!("message signed with an unknown key; releasing the session for a pod that has it");
+                        return Err(SessionCloseReason::Failed);
+                    }
+                    self.count_unverified();
+                    let rule = SettlementRule::DeadLetter {
+                        reason: dead_letter_reason::SIGNATURE,
+                        description: problem.to_string(),
+                    };
+                    batch.add(message, None, rule);
                 }
                 ParsedMessage::NewerFormat { format } => {
                     warn!(format, "message has a newer format; releasing the session for a newer pod");
@@ -348,6 +366,16 @@ impl<'a> HeldSession<'a> {
         self.context.monitor.0.counters.unreadable.fetch_add(1, Relaxed);
     }
 
+    fn count_unverified(&self) {
+        self.context.monitor.0.counters.unverified.fetch_add(1, Relaxed);
+    }
+
+    /// Whether another pod may still get the message. Not for ever: anybody can name an unknown key. The delivery count does not tell, as a closed
+    /// session does not raise it.
+    fn may_wait_for_key(&self) -> bool {
+        self.context.backoff.failures(self.receiver.session_id()) < UNKNOWN_KEY_RELEASES
+    }
+
     async fn receive(&mut self, has_unsettled: bool) -> Result<Vec<ReceivedMessage>, SessionCloseReason> {
         let max_events = self.context.config.batch_size();
         if has_unsettled {
@@ -388,6 +416,11 @@ impl<'a> HeldSession<'a> {
         if received.is_empty() {
             return;
         }
+        if self.context.message_keys.is_some() {
+            let is_unsigned =
+                |message: &&ReceivedMessage| message.raw().application_property(property::SIGNATURE).is_none();
+            counters.unsigned.fetch_add(received.iter().filter(is_unsigned).count() as u64, Relaxed);
+        }
         self.has_received = true;
         // Half of the credit in one receive means that the bus sends as fast as the credit allows.
         self.window_full = received.len() as u64 * 2 >= u64::from(self.credit);
@@ -410,10 +443,14 @@ impl<'a> HeldSession<'a> {
     ) -> Result<(), SessionCloseReason> {
         let permit = Arc::clone(&self.context.oversize_permits).acquire_owned().await;
         self.oversize_permit = permit.ok();
-        fetch_oversize_body(&self.context.oversize, message.raw(), event).await.map_err(|error| {
+        let fetched = fetch_oversize_body(&self.context.oversize, message.raw(), event).await.map_err(|error| {
             warn!(error = error_chain(&error), "failed to fetch oversize body; the session will be accepted again");
             self.fail_with(SessionProblem::ReadModels)
-        })
+        })?;
+        if fetched == OversizeFetch::Altered {
+            self.count_unverified();
+        }
+        Ok(())
     }
 
     /// Messages that arrive meanwhile and are applied too are added to `messages`.
@@ -522,6 +559,10 @@ impl<'a> HeldSession<'a> {
             () = self.stop.cancelled() => {}
         }
     }
+}
+
+fn unreadable(description: String) -> SettlementRule {
+    SettlementRule::DeadLetter { reason: dead_letter_reason::UNREADABLE, description }
 }
 
 /// The messages that a held session receives while a batch is applied.

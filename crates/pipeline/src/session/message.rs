@@ -4,6 +4,8 @@
 //! - foreign message, or broken envelope: it has no position in any order. It is dead-lettered, and the session continues.
 //! - readable envelope, unreadable body: the aggregate is parked at this event, as if the body were missing, and the message is also
 //!   dead-lettered, so that its bytes can be inspected.
+//! - missing or wrong signature, while messages are signed: dead-lettered. Signed with a key that this pod does not have: the session is released
+//!   a few times, as a pod with a newer configuration may have it.
 //! - newer format: not touched. The session is released for a pod of that version.
 
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use crate::envelope::{FORMAT, content_type, property};
 use crate::error_chain::error_chain;
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use crate::input_limits;
+use crate::signing::{self, MessageKeys, SignatureProblem};
 use crate::stored::{ClaimCheckStore, claim_check};
 use crate::trace::TraceContext;
 use crate::view::{DeliveredEvent, EventBody, PositionKey};
@@ -29,6 +32,8 @@ pub enum UnreadableMessage {
     NewerFormat { format: i64 },
     #[error("property `{name}` is missing or cannot be read")]
     Property { name: &'static str },
+    #[error(transparent)]
+    Signature(SignatureProblem),
     /// The event without its body.
     #[error("the body does not match its content type")]
     Body(Box<DeliveredEvent>),
@@ -39,12 +44,20 @@ pub enum UnreadableMessage {
 pub struct MessageReader {
     namespace: Option<(String, Arc<Namespace>)>,
     reads_traces: bool,
+    /// `None`: signatures are not verified.
+    keys: Option<Arc<MessageKeys>>,
 }
 
 impl MessageReader {
     /// Reads the trace context only if somebody records traces.
     pub fn with_tracing(reads_traces: bool) -> Self {
-        Self { namespace: None, reads_traces }
+        Self { reads_traces, ..Self::default() }
+    }
+
+    /// Verifies signatures, if there are keys.
+    #[must_use]
+    pub fn verifying(self, keys: Option<Arc<MessageKeys>>) -> Self {
+        Self { keys, ..self }
     }
 
     /// `delivery_count`: earlier deliveries by the bus. An oversize body is not read here: see [`fetch_oversize_body`].
@@ -54,6 +67,9 @@ impl MessageReader {
         // Before anything else is read: a newer format may have renamed the other properties.
         if format > i64::from(FORMAT) {
             return Err(UnreadableMessage::NewerFormat { format });
+        }
+        if let Some(keys) = &self.keys {
+            keys.verify(message).map_err(UnreadableMessage::Signature)?;
         }
         let properties = message.properties().map_err(|_| UnreadableMessage::Property { name: "message-id" })?;
         let message_id = properties.message_id.as_ref().and_then(|id| id.as_str());
@@ -115,25 +131,39 @@ impl MessageReader {
     }
 }
 
-/// Fetches an oversize body. If the body is missing the event stays without one and will be parked; an error means that the store could
-/// not be read.
+/// What the store had for an oversize event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OversizeFetch {
+    Found,
+    /// Nothing usable: the event stays without a body and will be parked.
+    Missing,
+    /// Another body than the signed one: likewise.
+    Altered,
+}
+
+/// Fetches an oversize body. An error means that the store could not be read.
 pub async fn fetch_oversize_body(
     oversize_store: &ClaimCheckStore,
     message: &Message,
     event: &mut DeliveredEvent,
-) -> Result<(), claim_check::Error> {
-    let EventBody::Oversize(id) = &event.body else { return Ok(()) };
+) -> Result<OversizeFetch, claim_check::Error> {
+    let EventBody::Oversize(id) = &event.body else { return Ok(OversizeFetch::Found) };
     match oversize_store.read(id).await {
+        Ok(bytes) if !signing::is_body_of(message, &bytes) => {
+            tracing::warn!("oversize body is not the one that was signed; the event will be parked");
+            Ok(OversizeFetch::Altered)
+        }
         Ok(bytes) => {
             let content_type = message.properties().ok().and_then(|properties| properties.content_type);
             if let Some(document) = parse_document(content_type, bytes) {
                 event.body = EventBody::Document(document);
+                return Ok(OversizeFetch::Found);
             }
-            Ok(())
+            Ok(OversizeFetch::Missing)
         }
         Err(error @ (claim_check::Error::Missing { .. } | claim_check::Error::Unreadable { .. })) => {
             tracing::warn!(error = error_chain(&error), "oversize body is missing; the event will be parked");
-            Ok(())
+            Ok(OversizeFetch::Missing)
         }
         Err(error @ claim_check::Error::Store { .. }) => Err(error),
     }

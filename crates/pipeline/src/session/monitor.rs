@@ -38,6 +38,10 @@ counters! {
         /// Messages settled.
         /// Service Bus has confirmed each of them.
         settled: "headwater_messages_settled_total",
+        /// Messages received without a signature, while signatures are verified.
+        unsigned: "headwater_messages_unsigned_total",
+        /// Messages not accepted because of their signature, and oversize bodies that are not the signed ones.
+        unverified: "headwater_messages_unverified_total",
         /// Dead letters read: parked in their read model (parked), or left in the dead-letter queue for an operator (left).
         dead_letters_parked: "headwater_dead_letters_read_total" { "action" = "parked" },
         /// Dead letters deferred for operator action.

@@ -14,7 +14,10 @@ pub mod dead_letter_reason {
     /// The message is foreign or unreadable.
     pub const UNREADABLE: &str = "headwater-unreadable";
 
-    pub const ALL: [&str; 2] = [POISON, UNREADABLE];
+    /// The signature is missing or wrong.
+    pub const SIGNATURE: &str = "headwater-signature";
+
+    pub const ALL: [&str; 3] = [POISON, UNREADABLE, SIGNATURE];
 }
 
 /// How a message is settled.
@@ -38,13 +41,13 @@ fn settle_action<'a>(
     rule: &SettlementRule,
     outcomes: &mut impl Iterator<Item = &'a ApplyOutcome>,
 ) -> Option<SettleAction> {
-    let unreadable = |description: &String| SettleAction::DeadLetter {
-        reason: dead_letter_reason::UNREADABLE,
-        description: description.clone(),
-    };
+    let dead_letter =
+        |reason, description: &String| SettleAction::DeadLetter { reason, description: description.clone() };
     match rule {
-        SettlementRule::DeadLetter(description) => Some(unreadable(description)),
-        SettlementRule::DeadLetterOnceResolved(description) => outcomes.next().map(|_| unreadable(description)),
+        SettlementRule::DeadLetter { reason, description } => Some(dead_letter(reason, description)),
+        SettlementRule::DeadLetterOnceResolved(description) => {
+            outcomes.next().map(|_| dead_letter(dead_letter_reason::UNREADABLE, description))
+        }
         SettlementRule::ByOutcome => outcomes.next().map(|outcome| match outcome {
             ApplyOutcome::Applied | ApplyOutcome::Duplicate | ApplyOutcome::Parked => SettleAction::Complete,
             ApplyOutcome::DeadLetter => SettleAction::DeadLetter {
@@ -87,7 +90,7 @@ mod tests {
     fn only_resolved_messages_are_settled() {
         let rules = [
             SettlementRule::ByOutcome,
-            SettlementRule::DeadLetter("not ours".into()),
+            SettlementRule::DeadLetter { reason: dead_letter_reason::UNREADABLE, description: "not ours".into() },
             SettlementRule::DeadLetterOnceResolved("broken".into()),
             SettlementRule::ByOutcome,
         ];

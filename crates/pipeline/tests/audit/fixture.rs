@@ -150,6 +150,7 @@ impl AuditFixture {
             bus: self.bus(),
             topic: TOPIC.into(),
             subscription: SUBSCRIPTION.into(),
+            message_keys: None,
             models: vec![Arc::new(orders)],
             projections: vec![],
         }

@@ -100,6 +100,7 @@ impl SessionFixture {
             bus,
             topic: TOPIC.into(),
             subscription: SUBSCRIPTION.into(),
+            message_keys: None,
             models: declared.map(compile).collect(),
             projections: vec![],
         }

@@ -8,4 +8,5 @@ mod lock_loss;
 mod poison_events;
 mod session_release;
 mod shutdown;
+mod signatures;
 mod special_messages;

@@ -7,7 +7,7 @@ use amqp::message::MessageWriter;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::envelope::property;
 use pipeline::event::{ChangeEvent, Epoch, Namespace, ResumeToken, Term};
-use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
+use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
 use pipeline::publish::{BodyFormat, SessionMapping};
 use servicebus::{EncodedMessage, Message};
 
@@ -114,7 +114,7 @@ async fn a_marker_parks_its_aggregate() {
     let events = events(3, 1);
     let mut messages = encode_inline(&events);
     let refused = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
-    messages[1] = EncodedMessage::message(rejected_marker(&refused).unwrap());
+    messages[1] = EncodedMessage::message(encoder.rejected_marker(&refused).unwrap());
     fixture.send(messages).await;
     let consumer = fixture.consume(sessions(1));
     consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 3).await;

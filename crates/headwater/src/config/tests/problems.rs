@@ -225,6 +225,31 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     ),
     (
         "",
+        "message_signing: { keys: \"a:hush\" }\n",
+        "line 4, column 26: `message_signing.keys` has the key `a`, which is shorter than 32 bytes; write, for example, `2026-11:the output of openssl rand -base64 32`",
+    ),
+    (
+        "",
+        "message_signing: { keys: hush }\n",
+        "line 4, column 26: `message_signing.keys` has a key without an id: a key is `id:base64`, and keys are separated by spaces or line breaks; write, for example, `2026-11:the output of openssl rand -base64 32`",
+    ),
+    (
+        "",
+        "message_signing: { keys: \"a:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\", sign_with: b }\n",
+        "line 4, column 87: `message_signing.sign_with` is `b`, but the ids of the keys are `a`",
+    ),
+    (
+        "",
+        "message_signing: { sign_with: a, accept_unsigned_until: 2026-12-01T00:00:00Z }\n",
+        "line 4, column 31: `message_signing.sign_with` is set without `message_signing.keys`; set the keys too, or remove it\nline 4, column 57: `message_signing.accept_unsigned_until` is set without `message_signing.keys`; set the keys too, or remove it",
+    ),
+    (
+        "",
+        "message_signing: { keys: \"a:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\", accept_unsigned_until: soon }\n",
+        "line 4, column 99: `message_signing.accept_unsigned_until` is `soon`, but must be a time, such as `2026-12-01T00:00:00Z`",
+    ),
+    (
+        "",
         "admin: { listen: 8080 }\n",
         "line 4, column 18: `admin.listen` is `8080`, but must be an address with a port, such as `0.0.0.0:8080`",
     ),
@@ -308,7 +333,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "",
         "# three at once\npod: 1\nproducer: { body: xml, drain: 1y }\n",
-        "line 5, column 1: `pod` is not a known key; known keys: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`, `audit`, `admin`, `telemetry`\nline 6, column 19: `producer.body` is `xml`, but must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, but must be a duration from 0s to 10m, such as `10s`",
+        "line 5, column 1: `pod` is not a known key; known keys: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `message_signing`, `producer`, `consumer`, `read_models`, `audit`, `admin`, `telemetry`\nline 6, column 19: `producer.body` is `xml`, but must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, but must be a duration from 0s to 10m, such as `10s`",
     ),
     (
         "",

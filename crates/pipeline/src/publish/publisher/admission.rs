@@ -1,6 +1,7 @@
 //! Admission: turns captured events into messages and pushes them into the send window, as far as it has room.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -10,10 +11,11 @@ use crate::capture::CaptureItem;
 use crate::checkpoint::{CheckpointPhase, ReplayCounter, SnapshotProgress};
 use crate::event::{AggregateId, ChangeEvent};
 use crate::publish::acknowledged_prefix::CheckpointPosition;
-use crate::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
+use crate::publish::message::{BodyLocation, Encoder, EventMessageId};
 use crate::publish::pending_writes::{PendingWrites, RejectedEventSlot};
 use crate::publish::rejected::{RejectReason, RejectedEvent};
 use crate::publish::topic::LinkLimits;
+use crate::signing::MessageKeys;
 use crate::trace::TraceSampling;
 
 /// Events admitted before the loop polls again: a few milliseconds of work.
@@ -68,6 +70,15 @@ impl AdmissionResult {
 
     pub(super) fn with_sampling(self, sampling: TraceSampling) -> Self {
         Self { encoder: self.encoder.sampling(sampling), ..self }
+    }
+
+    pub(super) fn with_signing(self, keys: Option<Arc<MessageKeys>>) -> Self {
+        Self { encoder: self.encoder.signing(keys), ..self }
+    }
+
+    /// The marker that replaces a refused message; `None` for a marker.
+    pub(super) fn rejected_marker(&self, refused: &amqp::Message) -> Option<Bytes> {
+        self.encoder.rejected_marker(refused)
     }
 
     pub(super) fn receive(&mut self, items: Vec<CaptureItem>) {
@@ -187,7 +198,7 @@ impl AdmissionResult {
         let message = self.encoder.encode(event, aggregate, id, session, BodyLocation::ClaimCheck);
         if message.len() > limit {
             let rejected = RejectedEvent::from_event(event, id, RejectReason::TooLarge);
-            let marker = amqp::Message::parse(message).ok().and_then(|message| rejected_marker(&message));
+            let marker = amqp::Message::parse(message).ok().and_then(|message| self.rejected_marker(&message));
             return OversizeWrite::Reject {
                 event: Box::new(rejected),
                 marker: marker.filter(|marker| marker.len() <= limit),

@@ -13,7 +13,7 @@ use crate::error_policy::{self, SendErrorAction};
 use crate::publish::batch::BatchLimits;
 use crate::publish::error::Error;
 use crate::publish::lanes::RefusedSend;
-use crate::publish::message::{is_marker, rejected_marker};
+use crate::publish::message::is_marker;
 use crate::publish::pending_writes::RejectedEventSlot;
 use crate::publish::rejected::{RejectReason, RejectedEvent};
 use crate::publish::topic::{LinkLimits, PublishTopic};
@@ -153,7 +153,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_refused(&mut self, token: u64, error: &servicebus::Error) {
         let Some(RefusedSend { lane, ordinal, message }) = self.window.refuse(token) else { return };
         let message = amqp::Message::parse(message).expect("a message we encoded can be decoded");
-        let marker = rejected_marker(&message);
+        let marker = self.admission.rejected_marker(&message);
         // A marker has no marker: its event is stored already.
         let what = if marker.is_some() { "refused" } else { "refused, and so was its marker" };
         let reason = RejectReason::Refused(format!("{what}: {}", error_chain(error)));

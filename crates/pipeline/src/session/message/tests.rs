@@ -5,7 +5,7 @@ use mongodb::bson::{RawDocument, Timestamp, doc, oid::ObjectId, uuid::Uuid};
 
 use super::*;
 use crate::event::{ChangeEvent, ResumeToken};
-use crate::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
+use crate::publish::message::{BodyLocation, Encoder, EventMessageId};
 use crate::publish::{self, SessionMapping};
 use crate::trace::TraceSampling;
 
@@ -141,7 +141,7 @@ fn oversize_and_marker_messages_name_the_stored_body() {
     let elsewhere = read(&encoded(&mut encoder, &event, BodyLocation::ClaimCheck)).unwrap();
     assert!(matches!(&elsewhere.body, EventBody::Oversize(at) if at == id.as_str()));
     let refused = encoded(&mut encoder, &event, BodyLocation::ClaimCheck);
-    let marker = Message::parse(rejected_marker(&refused).unwrap()).unwrap();
+    let marker = Message::parse(encoder.rejected_marker(&refused).unwrap()).unwrap();
     let marker = read(&marker).unwrap();
     assert!(
         matches!(&marker.body, EventBody::Marker(at) if at == id.as_str()),
