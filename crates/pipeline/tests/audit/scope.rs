@@ -39,6 +39,9 @@ async fn filtered_events_are_neither_missed_nor_healed() {
     fixture.publish(&passing).await;
     let consumer = fixture.consume();
     fixture.wait_until_applied(&passing).await;
+    // Only a healed event shows that the filter lets it pass; a dry run must ask the filter.
+    let dry = fixture.audit(&consumer, true).await.unwrap();
+    assert_eq!((dry.compared, dry.found, dry.healed), (4, 1, 0), "{dry:?}");
     let totals = fixture.audit(&consumer, false).await.unwrap();
     assert_eq!((totals.compared, totals.found, totals.healed_events), (4, 1, 1), "{totals:?}");
     let expected = [&passing[..], &[lost]].concat();
