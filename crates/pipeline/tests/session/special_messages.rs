@@ -201,7 +201,7 @@ async fn a_body_nested_too_deep_parks_its_aggregate() {
 }
 
 /// With a sequence, and a source that has these events.
-async fn sequenced(fixture: &mut SessionFixture, count: i64) -> Vec<ChangeEvent> {
+pub(crate) async fn sequenced(fixture: &mut SessionFixture, count: i64) -> Vec<ChangeEvent> {
     fixture.source.sequence = Some("n".into());
     let events: Vec<_> =
         (1..=count).map(|number| ChangeEvent { sequence: Some(number), ..event("order-0", number) }).collect();

@@ -1,7 +1,9 @@
 //! Gaps, regressions, and questions that only the source can answer.
 
+use std::time::Duration;
+
 use mongodb::bson::{Document, doc};
-use pipeline::view::{ApplyOutcome, DeliveredEvent, OrderingMode, ParkReason, PipelineStart};
+use pipeline::view::{ApplyOutcome, Arrivals, DeliveredEvent, OrderingMode, ParkReason, PipelineStart};
 use testkit::wait::wait_for;
 
 use crate::expected_fold::{day, fold, plain};
@@ -59,6 +61,34 @@ async fn events_committed_out_of_order_need_no_source() {
     // a redelivered one is still a duplicate, which only the source can tell
     fixture.write_source(&events).await;
     assert_eq!(pod.apply(committed).await, [ApplyOutcome::Duplicate; 12]);
+}
+
+/// A session that brings one more event if it is waited for.
+struct LateArrival(Option<DeliveredEvent>);
+
+impl Arrivals for LateArrival {
+    fn patience(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    async fn next(&mut self, within: Duration) -> Option<Vec<DeliveredEvent>> {
+        let is_waited_for = within > self.patience() / 2;
+        Some(self.0.take_if(|_| is_waited_for).into_iter().collect())
+    }
+}
+
+#[tokio::test]
+async fn a_gap_that_an_arrival_closes_asks_no_source() {
+    let fixture = ViewFixture::shop("arrival").await;
+    let pod = fixture.pod();
+    let events = day(1, 3);
+    fixture.write_source(&events).await;
+    let mut all = all_delivered(&events);
+    let mut late = LateArrival(Some(all.remove(1)));
+    let applied = pod.session_applier().apply_with(all, &mut late).await;
+    assert_eq!(complete(applied), [ApplyOutcome::Applied; 3]);
+    assert_eq!(pod.handle.counts().gaps_healed, 0, "the source has it too, and was not asked");
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
 }
 
 #[tokio::test]
