@@ -197,12 +197,15 @@ fn changed_records(
 mod tests {
     use super::*;
 
+    /// Read models with their fingerprints, by pod in the order of their start.
+    type PodDeclarations<'a> = &'a [&'a [(&'a str, &'a str)]];
+
     fn fingerprints(models: &[(&str, &str)]) -> BTreeMap<String, String> {
         models.iter().map(|(name, fingerprint)| ((*name).to_owned(), (*fingerprint).to_owned())).collect()
     }
 
     /// The reasons after pods with these declarations have started, one after the other.
-    fn reasons_after(pods: &[&[(&str, &str)]], has_applied: bool) -> Vec<(String, Option<IncompleteReason>)> {
+    fn reasons_after(pods: PodDeclarations<'_>, has_applied: bool) -> Vec<(String, Option<IncompleteReason>)> {
         let mut records = BTreeMap::new();
         for pod in pods {
             let changed = changed_records(&records, &fingerprints(pod), has_applied, DateTime::from_millis(7));
@@ -214,7 +217,7 @@ mod tests {
     #[test]
     fn a_later_declaration_makes_a_read_model_incomplete() {
         use IncompleteReason::{Added, Changed, LeftOut};
-        let cases: [(&[&[(&str, &str)]], Option<IncompleteReason>); 6] = [
+        let cases: [(PodDeclarations<'_>, Option<IncompleteReason>); 6] = [
             (&[&[("a", "1")], &[("a", "1")]], None),
             (&[&[("b", "1")], &[("a", "1"), ("b", "1")]], Some(Added)),
             (&[&[("a", "1")], &[("a", "2")]], Some(Changed)),

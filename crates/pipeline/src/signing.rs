@@ -130,7 +130,7 @@ impl MessageKeys {
     /// Whether the message comes from a pod of this pipeline, as it is. The comparison takes constant time.
     pub(crate) fn verify(&self, message: &Message) -> Result<(), SignatureProblem> {
         let Some(signature) = string_property(message, property::SIGNATURE) else {
-            return if self.accepts_unsigned(SystemTime::now()) { Ok(()) } else { Err(SignatureProblem::Missing) };
+            return if self.accepts_unsigned(wall_clock()) { Ok(()) } else { Err(SignatureProblem::Missing) };
         };
         let (id, code) = signature.as_str().and_then(|text| text.split_once(':')).ok_or(SignatureProblem::Invalid)?;
         let key = self.keys.iter().find(|key| key.id == id).ok_or(SignatureProblem::UnknownKey)?;
@@ -142,6 +142,11 @@ impl MessageKeys {
     fn accepts_unsigned(&self, now: SystemTime) -> bool {
         self.accept_unsigned_until.is_some_and(|until| now < until)
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the operator gives the end as a date; no order of events depends on it")]
+fn wall_clock() -> SystemTime {
+    SystemTime::now()
 }
 
 impl MessageKey {

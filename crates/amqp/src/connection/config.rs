@@ -96,7 +96,9 @@ pub struct ServerSasl {
 
 /// Decides whether a user has this password.
 #[derive(Clone)]
-pub struct PlainVerifier(Arc<dyn Fn(&str, &str) -> bool + Send + Sync>);
+pub struct PlainVerifier(Arc<VerifyPlain>);
+
+type VerifyPlain = dyn Fn(&str, &str) -> bool + Send + Sync;
 
 impl PlainVerifier {
     pub fn new(verify: impl Fn(&str, &str) -> bool + Send + Sync + 'static) -> Self {

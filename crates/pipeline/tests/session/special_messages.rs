@@ -114,7 +114,7 @@ async fn a_marker_parks_its_aggregate() {
     let events = events(3, 1);
     let mut messages = encode_inline(&events);
     let refused = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
-    messages[1] = EncodedMessage::message(encoder.rejected_marker(&refused).unwrap());
+    messages[1] = EncodedMessage::message(encoder().rejected_marker(&refused).unwrap());
     fixture.send(messages).await;
     let consumer = fixture.consume(sessions(1));
     consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 3).await;

@@ -67,12 +67,12 @@ async fn events_committed_out_of_order_need_no_source() {
 struct LateArrival(Option<DeliveredEvent>);
 
 impl Arrivals for LateArrival {
-    fn patience(&self) -> Duration {
+    fn gap_wait(&self) -> Duration {
         Duration::from_secs(60)
     }
 
     async fn next(&mut self, within: Duration) -> Option<Vec<DeliveredEvent>> {
-        let is_waited_for = within > self.patience() / 2;
+        let is_waited_for = within > self.gap_wait() / 2;
         Some(self.0.take_if(|_| is_waited_for).into_iter().collect())
     }
 }
