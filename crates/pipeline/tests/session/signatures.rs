@@ -123,6 +123,7 @@ async fn a_changed_oversize_body_parks_its_aggregate() {
     consumer.stop().await.unwrap();
 }
 
+#[expect(clippy::disallowed_methods, reason = "the setting under test is a date")]
 #[tokio::test]
 async fn unsigned_messages_are_accepted_only_until_the_time() {
     let fixture = SessionFixture::start().await;
