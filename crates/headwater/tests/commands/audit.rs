@@ -247,3 +247,13 @@ async fn an_overdue_audit_is_not_healthy() {
     assert_eq!(audit_problems(&status.json()), ["audit_overdue"]);
     assert_eq!(status.status.code(), Some(4));
 }
+
+#[tokio::test]
+async fn without_a_sequence_status_says_unauditable() {
+    let fixture = CliFixture::new("audit_unauditable", "").await;
+    reconfigure(&fixture, "producer: { start: now }\n").await;
+    fixture.edit_config(|text| text.replace(", sequence: version", ""));
+    let status = status(&fixture).await;
+    assert_eq!(status["audit"]["state"], "unauditable");
+    assert!(status["audit"]["reason"].as_str().is_some_and(|reason| reason.contains("sequence")), "{status}");
+}
