@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
-use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
 use servicebus::administration::{AdministrationClient, EntityDescription};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::coordination_store::majority_collection;
 
 pub(crate) const COLLECTION: &str = "subscriptions";
 const FORMAT: i64 = 1;
@@ -35,12 +35,8 @@ pub(crate) struct DeliveryLimitStore {
 
 impl DeliveryLimitStore {
     pub(crate) fn new(coordination: &Database, config: &Config) -> Self {
-        let majority = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .write_concern(WriteConcern::majority())
-            .build();
         let path = crate::topology::subscription_path(config);
-        let subscriptions = coordination.collection_with_options(COLLECTION, majority);
+        let subscriptions = majority_collection(coordination, COLLECTION);
         Self { subscriptions, id: doc! { "pipeline": &config.pipeline, "subscription": &path }, path }
     }
 

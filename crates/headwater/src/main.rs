@@ -6,6 +6,7 @@ mod check;
 mod cli;
 mod config;
 mod connect;
+mod coordination_store;
 mod dashboard_actions;
 mod delivery_limit;
 mod dev;

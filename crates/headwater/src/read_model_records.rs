@@ -13,9 +13,10 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use mongo_error::DriverError;
 use mongodb::bson::{Bson, DateTime, Document, doc};
-use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
 use pipeline::view::CURSORS;
+
+use crate::coordination_store::{majority_collection, of_pipeline};
 
 pub(crate) const COLLECTION: &str = "read_models";
 const FORMAT: i64 = 1;
@@ -77,11 +78,7 @@ pub(crate) struct ReadModelRecordStore {
 
 impl ReadModelRecordStore {
     pub(crate) fn new(coordination: &Database, pipeline: &str) -> Self {
-        let majority = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .write_concern(WriteConcern::majority())
-            .build();
-        Self { records: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
+        Self { records: majority_collection(coordination, COLLECTION), pipeline: pipeline.to_owned() }
     }
 
     pub(crate) async fn load(&self) -> Result<BTreeMap<String, ReadModelRecord>, DriverError> {
@@ -140,11 +137,6 @@ impl ReadModelRecordStore {
         let cursors = views.collection::<Document>(CURSORS);
         Ok(cursors.find_one(of_pipeline(&self.pipeline)).projection(doc! { "_id": 1 }).await?.is_some())
     }
-}
-
-/// Matches ids that begin with the name of the pipeline, with the `_id` index.
-fn of_pipeline(pipeline: &str) -> Document {
-    doc! { "_id": { "$gte": { "pipeline": pipeline }, "$lt": { "pipeline": format!("{pipeline}\0") } } }
 }
 
 /// `None` for a document of a later format.

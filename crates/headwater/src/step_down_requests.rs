@@ -11,12 +11,12 @@ use lease::mongo::MongoLeaseStore;
 use lease::{LeaseDocument, Term};
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
-use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::LoopHeartbeat;
+use crate::coordination_store::majority_collection;
 
 pub(crate) const COLLECTION: &str = "step_down";
 const FORMAT: i64 = 1;
@@ -41,11 +41,7 @@ pub(crate) struct StepDownStore {
 impl StepDownStore {
     pub(crate) fn new(coordination: &Database, pipeline: &str) -> Self {
         // A request that is rolled back after a failover must not end a term.
-        let majority = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .write_concern(WriteConcern::majority())
-            .build();
-        Self { requests: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
+        Self { requests: majority_collection(coordination, COLLECTION), pipeline: pipeline.to_owned() }
     }
 
     /// Requests that the current leader steps down. Fails if there is no leader.

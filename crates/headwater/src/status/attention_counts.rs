@@ -10,6 +10,7 @@ use pipeline::view::PARKED_EVENTS;
 use tokio::time::timeout;
 
 use super::{READ_TIMEOUT, StatusCollector};
+use crate::coordination_store::of_pipeline;
 use crate::pods::{read_u64, to_seconds};
 
 /// A count that takes the server longer is unknown.
@@ -38,7 +39,7 @@ impl StatusCollector {
         let parked_aggregate =
             doc! { "model": "$_id.model", "aggregate": "$_id.aggregate", "collection": "$_id.collection" };
         vec![
-            doc! { "$match": { "$and": [self.of_this_pipeline(), { "state": "waiting" }] } },
+            doc! { "$match": { "$and": [of_pipeline(&self.pipeline), { "state": "waiting" }] } },
             doc! { "$group": { "_id": parked_aggregate, "events": { "$sum": 1_i64 }, "oldest": { "$min": "$parkedAt" } } },
             doc! { "$group": {
                 "_id": "$_id.model", "aggregates": { "$sum": 1_i64 }, "events": { "$sum": "$events" }, "oldest": { "$min": "$oldest" },
@@ -51,7 +52,7 @@ impl StatusCollector {
     /// Documents without a reason are further chunks of a large event.
     fn rejected_stages(&self) -> Vec<Document> {
         vec![
-            doc! { "$match": { "$and": [self.of_this_pipeline(), { "reason": { "$exists": true } }] } },
+            doc! { "$match": { "$and": [of_pipeline(&self.pipeline), { "reason": { "$exists": true } }] } },
             doc! { "$group": { "_id": "$reason", "events": { "$sum": 1_i64 } } },
             doc! { "$sort": { "_id": 1 } },
         ]

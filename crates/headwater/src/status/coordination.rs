@@ -14,6 +14,7 @@ use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
 use tokio::time::timeout;
 
 use super::{READ_TIMEOUT, StatusCollector, THE_LEASE};
+use crate::coordination_store::of_pipeline;
 use crate::pods::{AnnouncedPod, PODS, TERMS, read_u64, to_seconds};
 
 const MAX_TERMS_READ: i64 = 20;
@@ -40,13 +41,13 @@ pub(super) struct CoordinationSnapshot {
 impl StatusCollector {
     pub(super) async fn read_coordination(&self) -> CoordinationSnapshot {
         let by_name = doc! { "$match": { "_id": &self.pipeline } };
-        let of_pipeline = doc! { "$match": self.of_this_pipeline() };
+        let pipeline_only = doc! { "$match": of_pipeline(&self.pipeline) };
         let newest_terms =
-            vec![of_pipeline.clone(), doc! { "$sort": { "_id": -1 } }, doc! { "$limit": MAX_TERMS_READ }];
+            vec![pipeline_only.clone(), doc! { "$sort": { "_id": -1 } }, doc! { "$limit": MAX_TERMS_READ }];
         let (lease, checkpoint, pods, terms, newest, subscription, audit, incomplete) = tokio::join!(
             read_in_time(self.read(LEASES, vec![by_name.clone()])),
             read_in_time(self.read(CHECKPOINTS, vec![by_name])),
-            read_in_time(self.read(PODS, vec![of_pipeline, doc! { "$sort": { "_id": 1 } }])),
+            read_in_time(self.read(PODS, vec![pipeline_only, doc! { "$sort": { "_id": 1 } }])),
             read_in_time(self.read(TERMS, newest_terms)),
             read_in_time(self.newest_operation()),
             self.subscription.read_counts(),
@@ -108,12 +109,6 @@ impl StatusCollector {
             documents.push(cursor.deserialize_current()?);
         }
         Ok(documents)
-    }
-
-    /// Matches ids that begin with the name of the pipeline, with the `_id` index.
-    pub(super) fn of_this_pipeline(&self) -> Document {
-        let above = format!("{}\0", self.pipeline);
-        doc! { "_id": { "$gte": { "pipeline": &self.pipeline }, "$lt": { "pipeline": above } } }
     }
 
     /// Every reply of a replica set or a mongos carries its cluster time; a ping is the cheapest.
