@@ -1,5 +1,6 @@
 //! A complete broker: the engine thread, the listener, and an orderly stop.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -214,12 +215,31 @@ impl Broker {
     }
 }
 
+/// Every entity after those that it forwards to, as far as possible. The rest fails with the reason.
+fn in_creation_order(mut waiting: Vec<(String, EntityDefinition)>) -> Vec<(String, EntityDefinition)> {
+    let mut ordered = Vec::with_capacity(waiting.len());
+    loop {
+        let names: HashSet<String> = waiting.iter().map(|(path, _)| path.to_lowercase()).collect();
+        let is_ready = |(path, description): &(String, EntityDefinition)| {
+            let topic = path.rsplit_once("/Subscriptions/").map(|(topic, _)| topic);
+            description.forward_paths().chain(topic).all(|needed| !names.contains(&needed.to_lowercase()))
+        };
+        let (ready, blocked): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_ready);
+        if ready.is_empty() {
+            ordered.extend(blocked);
+            return ordered;
+        }
+        ordered.extend(ready);
+        waiting = blocked;
+    }
+}
+
 async fn create_missing(
     engine: &EngineHandle,
     entities: Vec<(String, EntityDefinition)>,
     mut rules: SubscriptionRules,
 ) -> Result<(), Error> {
-    for (path, description) in entities {
+    for (path, description) in in_creation_order(entities) {
         let name = path.clone();
         let rules = rules.remove(&path).unwrap_or_default();
         let created = engine.call(move |core, call| match core.create_with_rules(call, &name, description, rules) {

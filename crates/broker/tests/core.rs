@@ -12,6 +12,8 @@ mod entities;
 mod expiry;
 #[path = "core/fixture.rs"]
 mod fixture;
+#[path = "core/forwarding.rs"]
+mod forwarding;
 #[path = "core/message_locks.rs"]
 mod message_locks;
 #[path = "core/model.rs"]

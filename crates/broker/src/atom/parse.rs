@@ -171,9 +171,18 @@ fn egress(described: &XmlElement) -> Result<ReceiveProperties, EntryError> {
     flag(described, "RequiresSession", &mut egress.requires_session)?;
     number(described, "MaxDeliveryCount", &mut egress.max_delivery_count)?;
     flag(described, "DeadLetteringOnMessageExpiration", &mut egress.dead_lettering_on_message_expiration)?;
-    egress.forward_to = text(described, "ForwardTo");
-    egress.forward_dead_lettered_messages_to = text(described, "ForwardDeadLetteredMessagesTo");
+    egress.forward_to = forward_target(described, "ForwardTo");
+    egress.forward_dead_lettered_messages_to = forward_target(described, "ForwardDeadLetteredMessagesTo");
     Ok(egress)
+}
+
+/// A URI as the service shows it: scheme and host in lower case, the entity as written.
+fn forward_target(described: &XmlElement, field: &str) -> Option<String> {
+    let text = text(described, field).filter(|text| !text.trim().is_empty())?;
+    match text.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split_once('/')?))) {
+        Some((scheme, (host, path))) => Some(format!("{}://{}/{path}", scheme.to_lowercase(), host.to_lowercase())),
+        None => Some(text),
+    }
 }
 
 fn passive(described: &XmlElement) -> Result<StoredOnlyProperties, EntryError> {

@@ -19,7 +19,7 @@ pub(super) fn description(xml: &mut XmlWriter, entity: &AdminEntity, context: &R
     match &entity.properties.description {
         EntityDefinition::Queue(described) => queue(xml, described, passive, runtime, context),
         EntityDefinition::Topic(described) => topic(xml, described, passive, runtime, context),
-        EntityDefinition::Subscription(described) => subscription(xml, described, runtime),
+        EntityDefinition::Subscription(described) => subscription(xml, described, runtime, context),
     }
 }
 
@@ -53,7 +53,7 @@ fn queue(
     xml.leaf("IsAnonymousAccessible", false);
     authorization_rules(xml, passive);
     xml.leaf("Status", status(common.status));
-    forward_to(xml, egress);
+    forward_to(xml, egress, context);
     user_metadata(xml, common);
     times(xml, runtime);
     xml.leaf("SupportOrdering", true);
@@ -61,7 +61,7 @@ fn queue(
     auto_delete(xml, common);
     xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
-    forward_dead_letters(xml, egress);
+    forward_dead_letters(xml, egress, context);
     xml.leaf("EnableExpress", passive.enable_express);
     max_message_size(xml, ingress, context);
 }
@@ -99,7 +99,12 @@ fn topic(
     max_message_size(xml, ingress, context);
 }
 
-fn subscription(xml: &mut XmlWriter, subscription: &SubscriptionDescription, runtime: &RuntimeProperties) {
+fn subscription(
+    xml: &mut XmlWriter,
+    subscription: &SubscriptionDescription,
+    runtime: &RuntimeProperties,
+    context: &RequestContext,
+) {
     let SubscriptionDescription { common, egress, dead_lettering_on_filter_evaluation_exceptions } = subscription;
     xml.leaf("LockDuration", duration::format(egress.lock_duration));
     xml.leaf("RequiresSession", egress.requires_session);
@@ -110,11 +115,11 @@ fn subscription(xml: &mut XmlWriter, subscription: &SubscriptionDescription, run
     xml.leaf("MaxDeliveryCount", egress.max_delivery_count);
     xml.leaf("EnableBatchedOperations", common.enable_batched_operations);
     xml.leaf("Status", status(common.status));
-    forward_to(xml, egress);
+    forward_to(xml, egress, context);
     times(xml, runtime);
     user_metadata(xml, common);
     counts(xml, &runtime.counts);
-    forward_dead_letters(xml, egress);
+    forward_dead_letters(xml, egress, context);
     auto_delete(xml, common);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
 }
@@ -131,12 +136,22 @@ fn user_metadata(xml: &mut XmlWriter, common: &CommonEntityProperties) {
     xml.optional_leaf("UserMetadata", common.user_metadata.as_ref());
 }
 
-fn forward_to(xml: &mut XmlWriter, egress: &ReceiveProperties) {
-    xml.optional_leaf("ForwardTo", egress.forward_to.as_ref());
+fn forward_to(xml: &mut XmlWriter, egress: &ReceiveProperties, context: &RequestContext) {
+    xml.optional_leaf("ForwardTo", egress.forward_to.as_deref().map(|text| forward_uri(text, context)).as_ref());
 }
 
-fn forward_dead_letters(xml: &mut XmlWriter, egress: &ReceiveProperties) {
-    xml.optional_leaf("ForwardDeadLetteredMessagesTo", egress.forward_dead_lettered_messages_to.as_ref());
+fn forward_dead_letters(xml: &mut XmlWriter, egress: &ReceiveProperties, context: &RequestContext) {
+    let target = egress.forward_dead_lettered_messages_to.as_deref().map(|text| forward_uri(text, context));
+    xml.optional_leaf("ForwardDeadLetteredMessagesTo", target.as_ref());
+}
+
+/// SDKs expect a URI, also where the configuration file has a name.
+fn forward_uri(text: &str, context: &RequestContext) -> String {
+    if text.contains("://") {
+        return text.to_owned();
+    }
+    let host = context.base.split_once("://").map_or(context.base.as_str(), |(_, host)| host);
+    format!("sb://{host}/{}", text.trim_matches('/'))
 }
 
 fn times(xml: &mut XmlWriter, runtime: &RuntimeProperties) {
@@ -146,7 +161,8 @@ fn times(xml: &mut XmlWriter, runtime: &RuntimeProperties) {
 }
 
 fn message_count(xml: &mut XmlWriter, counts: &EntityCounts) {
-    xml.leaf("MessageCount", counts.active + counts.dead_letter + counts.scheduled);
+    let transfers = counts.transfer + counts.transfer_dead_letter;
+    xml.leaf("MessageCount", counts.active + counts.dead_letter + counts.scheduled + transfers);
 }
 
 /// The JavaScript SDK takes the prefix from the only attribute.
@@ -155,9 +171,8 @@ fn counts(xml: &mut XmlWriter, counts: &EntityCounts) {
         xml.leaf("d2p1:ActiveMessageCount", counts.active);
         xml.leaf("d2p1:DeadLetterMessageCount", counts.dead_letter);
         xml.leaf("d2p1:ScheduledMessageCount", counts.scheduled);
-        // Transfer queues belong to forwarding and transactions, which are not implemented.
-        xml.leaf("d2p1:TransferMessageCount", 0);
-        xml.leaf("d2p1:TransferDeadLetterMessageCount", 0);
+        xml.leaf("d2p1:TransferMessageCount", counts.transfer);
+        xml.leaf("d2p1:TransferDeadLetterMessageCount", counts.transfer_dead_letter);
     });
 }
 

@@ -75,7 +75,8 @@ pub(super) fn encode_message(
         if let Some(session) = envelope.session.as_deref().filter(|_| message.partition_key().is_none()) {
             map.put_string(annotation::PARTITION_KEY, session);
         }
-        if let Some(source) = source {
+        let forwarded = overrides.and_then(|changed| changed.dead_letter_source.as_deref());
+        if let Some(source) = source.or(forwarded) {
             map.put_string(annotation::DEAD_LETTER_SOURCE, source);
         }
         // A scheduled message keeps its state when it becomes active, as in Azure Service Bus.

@@ -34,6 +34,7 @@ impl Core {
     ) -> Result<EntityId, Error> {
         self.handle_due_timers(call);
         description.check()?;
+        self.check_forwarding(&description)?;
         let (path, topic) = self.check_path(path, &description)?;
         if self.by_path.contains_key(&name::normalize(&path)) {
             return Err(Error::EntityExists { path });
@@ -49,6 +50,7 @@ impl Core {
             updated_at: call.now,
             counter: 0,
             dead_letter_counter: 0,
+            transfer_dead_letter_counter: 0,
         };
         let rule_records = FirstRules::new(record.id, &rules);
         let mut records = vec![JournalRecord::Entity(record.clone())];
@@ -71,6 +73,7 @@ impl Core {
         let id = self.find_entity(path)?;
         let entity = self.entities.get(&id).expect("found by path");
         entity.description.check_update(&description)?;
+        self.check_forwarding(&description)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord { updated_at: call.now, ..entity.record(&json) };
         self.state.append_record(call, &JournalRecord::Entity(record))?;
@@ -80,6 +83,7 @@ impl Core {
             let error = Error::EntityDisabled { path: entity.path.clone() };
             self.detach_all(call, id, &error);
         }
+        self.apply_forwarding(call, id);
         Ok(())
     }
 
@@ -195,7 +199,7 @@ impl Core {
     }
 
     fn detach_all(&mut self, call: &mut CallContext<'_>, id: EntityId, error: &Error) {
-        for subqueue in [Subqueue::Main, Subqueue::DeadLetter] {
+        for subqueue in [Subqueue::Main, Subqueue::DeadLetter, Subqueue::TransferDeadLetter] {
             let Ok(mut context) = self.queue_context(call, QueueId { entity: id, subqueue }) else { continue };
             context.detach_all(error);
         }
@@ -203,7 +207,7 @@ impl Core {
 }
 
 impl QueueContext<'_, '_> {
-    fn detach_all(&mut self, error: &Error) {
+    pub(super) fn detach_all(&mut self, error: &Error) {
         while let Some(waiting_attach) = self.queue.waiting.pop() {
             self.state.links.remove(&waiting_attach.link);
             self.call.effects.push(LinkEffect::Refused { link: waiting_attach.link, error: error.clone() });

@@ -18,6 +18,9 @@ const CHUNK: usize = 256;
 const LOCKED: u16 = 1;
 const DEFERRED: u16 = 1 << 1;
 const OVERRIDDEN: u16 = 1 << 2;
+/// How often the message was forwarded.
+const HOPS: u16 = 0b111 << HOPS_SHIFT;
+const HOPS_SHIFT: u32 = 3;
 const PARTITION_SHIFT: u32 = 8;
 
 /// One message in a backlog.
@@ -34,6 +37,15 @@ pub(super) struct QueuedMessage {
 impl QueuedMessage {
     pub(super) fn new(location: JournalLocation, partition: u8, expires: ExpiryTime) -> Self {
         Self { location, offset: 0, expires, delivery_count: 0, flags: u16::from(partition) << PARTITION_SHIFT }
+    }
+
+    pub(super) fn with_hops(mut self, hops: u8) -> Self {
+        self.flags = self.flags & !HOPS | (u16::from(hops) << HOPS_SHIFT & HOPS);
+        self
+    }
+
+    pub(super) fn hops(self) -> u8 {
+        ((self.flags & HOPS) >> HOPS_SHIFT) as u8
     }
 
     pub(super) fn partition(self) -> u8 {
@@ -71,7 +83,7 @@ impl QueuedMessage {
         self.flags |= DEFERRED;
     }
 
-    fn is_available(self) -> bool {
+    pub(super) fn is_available(self) -> bool {
         self.flags & (LOCKED | DEFERRED) == 0
     }
 }

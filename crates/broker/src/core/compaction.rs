@@ -255,8 +255,7 @@ impl Entity {
         let Some(egress) = &self.egress else { return (Vec::new(), None, 0) };
         let queue = egress.queue(subqueue);
         let Some((at, session)) = queue.sessions.iter_from(slot).next() else {
-            let next = (subqueue == Subqueue::Main).then_some(CompactionPhase::Messages(Subqueue::DeadLetter, 0, 0));
-            return (Vec::new(), next, 0);
+            return (Vec::new(), subqueue.next().map(|next| CompactionPhase::Messages(next, 0, 0)), 0);
         };
         let from = if at == slot { from } else { 0 };
         let mut found = Vec::new();

@@ -188,6 +188,12 @@ impl EntityDefinition {
         }
     }
 
+    /// The paths of the entities that messages and dead letters are forwarded to.
+    pub fn forward_paths(&self) -> impl Iterator<Item = &str> {
+        let egress = self.egress().into_iter();
+        egress.flat_map(|egress| [&egress.forward_to, &egress.forward_dead_lettered_messages_to]).flatten().map(|text| forward_path(text))
+    }
+
     pub(super) fn check(&self) -> Result<(), Error> {
         check_common(self.common())?;
         self.ingress().map_or(Ok(()), check_ingress)?;
@@ -251,11 +257,13 @@ fn check_egress(egress: &ReceiveProperties) -> Result<(), Error> {
     if !(1..=2000).contains(&egress.max_delivery_count) {
         return Err(Error::invalid("MaxDeliveryCount", "must lie between 1 and 2000"));
     }
-    // Refused, not ignored: otherwise messages would pile up in a queue that nobody reads.
-    if egress.forward_to.is_some() || egress.forward_dead_lettered_messages_to.is_some() {
-        return Err(Error::NotImplemented("forwarding"));
-    }
     Ok(())
+}
+
+/// The path of the entity that messages are forwarded to. Clients write a name or a URI.
+pub(super) fn forward_path(text: &str) -> &str {
+    let path = text.split_once("://").map_or(text, |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
+    path.trim_matches('/')
 }
 
 mod millis {

@@ -51,6 +51,8 @@ pub(super) struct SendSide {
 pub(super) struct ReceiveSide {
     pub(super) main: MessageQueue,
     pub(super) dead_letter: MessageQueue,
+    /// Messages that could not be forwarded.
+    pub(super) transfer_dead_letter: MessageQueue,
 }
 
 impl ReceiveSide {
@@ -58,6 +60,7 @@ impl ReceiveSide {
         match subqueue {
             Subqueue::Main => &self.main,
             Subqueue::DeadLetter => &self.dead_letter,
+            Subqueue::TransferDeadLetter => &self.transfer_dead_letter,
         }
     }
 
@@ -65,11 +68,16 @@ impl ReceiveSide {
         match subqueue {
             Subqueue::Main => &mut self.main,
             Subqueue::DeadLetter => &mut self.dead_letter,
+            Subqueue::TransferDeadLetter => &mut self.transfer_dead_letter,
         }
     }
 
-    pub(super) fn queues(&self) -> [&MessageQueue; 2] {
-        [&self.main, &self.dead_letter]
+    pub(super) fn queues(&self) -> [&MessageQueue; 3] {
+        [&self.main, &self.dead_letter, &self.transfer_dead_letter]
+    }
+
+    pub(super) fn queues_mut(&mut self) -> [&mut MessageQueue; 3] {
+        [&mut self.main, &mut self.dead_letter, &mut self.transfer_dead_letter]
     }
 }
 
@@ -96,6 +104,10 @@ pub struct EntityCounts {
     pub active: u64,
     pub dead_letter: u64,
     pub scheduled: u64,
+    /// Messages that wait to be forwarded.
+    pub transfer: u64,
+    /// Messages that could not be forwarded.
+    pub transfer_dead_letter: u64,
     pub sessions: u64,
     pub receivers: u64,
     /// Bytes of all messages; a message counts once per subscription that holds it.
@@ -117,7 +129,10 @@ impl Entity {
             let policy = QueueSettings::dead_letter(description.common(), egress);
             let mut dead_letter = MessageQueue::new(QueueId::dead_letter(id), policy);
             dead_letter.counter = record.dead_letter_counter;
-            ReceiveSide { main, dead_letter }
+            let policy = QueueSettings::transfer_dead_letter(description.common(), egress);
+            let mut transfer_dead_letter = MessageQueue::new(QueueId::transfer_dead_letter(id), policy);
+            transfer_dead_letter.counter = record.transfer_dead_letter_counter;
+            ReceiveSide { main, dead_letter, transfer_dead_letter }
         });
         Self {
             id,
@@ -154,6 +169,7 @@ impl Entity {
         if let (Some(egress), Some(new)) = (&mut self.egress, description.egress()) {
             egress.main.policy = QueueSettings::main(description.common(), new);
             egress.dead_letter.policy = QueueSettings::dead_letter(description.common(), new);
+            egress.transfer_dead_letter.policy = QueueSettings::transfer_dead_letter(description.common(), new);
         }
         self.description = description;
         self.updated_at = now;
@@ -166,8 +182,12 @@ impl Entity {
             counts.bytes += ingress.schedule.bytes();
         }
         if let Some(egress) = &self.egress {
-            counts.active = egress.main.messages;
+            match egress.main.policy.forward_to {
+                Some(_) => counts.transfer = egress.main.messages,
+                None => counts.active = egress.main.messages,
+            }
             counts.dead_letter = egress.dead_letter.messages;
+            counts.transfer_dead_letter = egress.transfer_dead_letter.messages;
             counts.sessions = egress.main.sessions.len() as u64;
             counts.receivers = egress.queues().iter().map(|queue| queue.receivers.len() as u64).sum();
             counts.bytes += egress.queues().iter().map(|queue| queue.bytes).sum::<u64>();
@@ -185,6 +205,7 @@ impl Entity {
             updated_at: self.updated_at,
             counter: self.ingress.as_ref().map_or(0, |ingress| ingress.counter),
             dead_letter_counter: self.egress.as_ref().map_or(0, |egress| egress.dead_letter.counter),
+            transfer_dead_letter_counter: self.egress.as_ref().map_or(0, |egress| egress.transfer_dead_letter.counter),
         }
     }
 

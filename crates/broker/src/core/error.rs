@@ -22,6 +22,8 @@ pub enum Error {
     ServerBusy,
     #[error("`{field}` {rule}")]
     InvalidArgument { field: &'static str, rule: Box<str> },
+    #[error("SubCode=40400. The auto forwarding destination entity '{path}' does not exist.")]
+    ForwardTargetNotFound { path: Box<str> },
     #[error("{0}")]
     NotAllowed(&'static str),
     #[error("not implemented: {0}")]
@@ -59,7 +61,7 @@ impl Error {
             Self::EntityExists { .. } => "com.microsoft:entity-already-exists",
             Self::EntityDisabled { .. } => "com.microsoft:entity-disabled",
             Self::InvalidArgument { .. } | Self::InvalidRule(_) => "com.microsoft:argument-error",
-            Self::NotAllowed(_) => "amqp:not-allowed",
+            Self::NotAllowed(_) | Self::ForwardTargetNotFound { .. } => "amqp:not-allowed",
             Self::NotImplemented(_) => "amqp:not-implemented",
             Self::MessageTooLarge { .. } => "amqp:link:message-size-exceeded",
             Self::QuotaExceeded { .. } | Self::TooManyRules { .. } | Self::StorageFull => {
@@ -79,9 +81,11 @@ impl Error {
         match self {
             Self::EntityNotFound { .. } | Self::EntityDeleted { .. } | Self::MessageNotFound(_) => 404,
             Self::EntityExists { .. } => 409,
-            Self::EntityDisabled { .. } | Self::InvalidArgument { .. } | Self::InvalidRule(_) | Self::NotAllowed(_) => {
-                400
-            }
+            Self::EntityDisabled { .. }
+            | Self::InvalidArgument { .. }
+            | Self::InvalidRule(_)
+            | Self::ForwardTargetNotFound { .. }
+            | Self::NotAllowed(_) => 400,
             Self::MessageTooLarge { .. }
             | Self::QuotaExceeded { .. }
             | Self::TooManyRules { .. }

@@ -17,14 +17,27 @@ impl Timestamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
 pub struct EntityId(pub u32);
 
-/// The two message queues of a queue or subscription.
+/// The message queues of a queue or subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subqueue {
     Main,
     DeadLetter,
+    /// Messages that could not be forwarded: `$Transfer/$DeadLetterQueue`.
+    TransferDeadLetter,
 }
 
-/// A queue that receivers attach to: an entity's main queue or its dead-letter queue.
+impl Subqueue {
+    /// The queue that a scan over all queues of an entity visits next.
+    pub(super) fn next(self) -> Option<Self> {
+        match self {
+            Self::Main => Some(Self::DeadLetter),
+            Self::DeadLetter => Some(Self::TransferDeadLetter),
+            Self::TransferDeadLetter => None,
+        }
+    }
+}
+
+/// A queue that receivers attach to: an entity's main queue or one of its dead-letter queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId {
     pub entity: EntityId,
@@ -38,6 +51,10 @@ impl QueueId {
 
     pub fn dead_letter(entity: EntityId) -> Self {
         Self { entity, subqueue: Subqueue::DeadLetter }
+    }
+
+    pub fn transfer_dead_letter(entity: EntityId) -> Self {
+        Self { entity, subqueue: Subqueue::TransferDeadLetter }
     }
 }
 

@@ -11,7 +11,8 @@
 //! 3. The path of a message: `send` (checks, duplicates, partition, sequence number, journal) → `topic` (which
 //!    subscriptions get it, by their rules) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`LinkEffect::Deliver`]) → `settle`
 //!    (completed, unlocked, deferred or dead-lettered).
-//! 4. What happens later: `timers`, `session_lock`, `undeliverable_messages`, `dead_letter`, `scheduled_messages`.
+//! 4. What happens later: `timers`, `session_lock`, `undeliverable_messages`, `dead_letter`, `scheduled_messages`,
+//!    `forwarding`.
 //! 5. Administration: `administration`, `rules`, `name`, `management`, `management_links`.
 //! 6. Restart and disk space: `record` (the journal's records) → `replay`, `snapshot`, `compaction`.
 //!
@@ -20,7 +21,7 @@
 //! (`tests/core_cost.rs`). Bodies stay in the journal. No operation on one message scans other messages or sessions.
 //!
 //! # Not supported
-//! The core never forwards messages or keeps transactions. It reads messages only for topics with [rules](crate::rules).
+//! The core keeps no transactions. It reads messages only for topics with [rules](crate::rules) and to forward them.
 
 mod administration;
 mod backlog;
@@ -33,6 +34,7 @@ mod duplicate_history;
 mod entity;
 mod error;
 mod expiry_time;
+mod forwarding;
 mod id;
 mod management;
 mod management_links;
@@ -139,6 +141,9 @@ impl Core {
         // Checked here and not per delivery: an update detaches the links.
         if !context.queue.policy.receives {
             return Err(Error::EntityDisabled { path: path.unwrap_or_default() });
+        }
+        if context.queue.policy.forward_to.is_some() {
+            return Err(Error::NotAllowed(forwarding::NO_RECEIVER));
         }
         context.attach(link, mode, filter)
     }
@@ -254,6 +259,7 @@ impl Core {
             Timer::Attach(queue) => self.with_queue_context(call, queue, |context| context.refuse_timed_out_attaches()),
             Timer::Expiry(queue) => self.with_queue_context(call, queue, |context| context.expire_messages()),
             Timer::Retry(queue) => self.with_queue_context(call, queue, |context| context.retry()),
+            Timer::Forward(queue) => self.forward_messages(call, queue),
             Timer::ScheduledMessages(entity) => self.activate_due_messages(call, entity),
             Timer::History(entity) => self.sweep_history(call, entity),
         }
@@ -298,6 +304,7 @@ impl Core {
             Subqueue::Main => (&mut egress.main, Some(&mut egress.dead_letter)),
             // The second value stays `None`: dead letters cannot be dead-lettered.
             Subqueue::DeadLetter => (&mut egress.dead_letter, None),
+            Subqueue::TransferDeadLetter => (&mut egress.transfer_dead_letter, None),
         };
         Ok(QueueContext { queue, dead_letter_queue, state: &mut self.state, call })
     }

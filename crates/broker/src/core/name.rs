@@ -10,6 +10,7 @@ const MAX_PATH: usize = 260;
 const MAX_SUBSCRIPTION: usize = 50;
 const SUBSCRIPTIONS: &str = "/subscriptions/";
 const DEAD_LETTER: &str = "/$deadletterqueue";
+const TRANSFER_DEAD_LETTER: &str = "/$transfer/$deadletterqueue";
 
 /// The form in which paths are compared: lower case, without outer slashes.
 pub(super) fn normalize(path: &str) -> Box<str> {
@@ -31,6 +32,9 @@ pub(super) fn split_subscription(path: &str) -> Result<(&str, &str), Error> {
 /// Splits a receiver's address into the entity's normalized path and the subqueue.
 pub(super) fn split_subqueue(address: &str) -> (Box<str>, Subqueue) {
     let folded = normalize(address);
+    if let Some(entity) = folded.strip_suffix(TRANSFER_DEAD_LETTER) {
+        return (entity.into(), Subqueue::TransferDeadLetter);
+    }
     match folded.strip_suffix(DEAD_LETTER) {
         Some(entity) => (entity.into(), Subqueue::DeadLetter),
         None => (folded, Subqueue::Main),
@@ -78,6 +82,8 @@ mod tests {
     fn the_dead_letter_suffix_selects_the_other_subqueue() {
         assert_eq!(split_subqueue("Orders/$DeadLetterQueue"), ("orders".into(), Subqueue::DeadLetter));
         assert_eq!(split_subqueue("orders"), ("orders".into(), Subqueue::Main));
+        let transfer = ("orders".into(), Subqueue::TransferDeadLetter);
+        assert_eq!(split_subqueue("orders/$Transfer/$DeadLetterQueue"), transfer);
     }
 
     #[test]

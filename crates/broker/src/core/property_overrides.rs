@@ -15,6 +15,8 @@ pub struct PropertyOverrides {
     pub description: Option<Box<str>>,
     /// `x-opt-enqueue-sequence-number`: the sequence number before dead-lettering.
     pub enqueued_sequence: Option<SequenceNumber>,
+    /// `x-opt-deadletter-source`: the entity that dead-lettered the message, if it was forwarded since.
+    pub dead_letter_source: Option<Box<str>>,
     /// Application properties to set, in the order they were first set. Values are encoded AMQP, opaque to the core.
     pub properties: Vec<(Box<str>, Bytes)>,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::{ExpiryIndex, QueuedMessage};
-use super::description::{CommonEntityProperties, ReceiveProperties};
+use super::description::{CommonEntityProperties, ReceiveProperties, forward_path};
 use super::id::{CoreLinkId, LockToken, QueueId, SequenceNumber, Timestamp};
 use super::property_overrides::PropertyOverrides;
 use super::receivers::QueueReceivers;
@@ -25,6 +25,8 @@ pub(super) struct QueueSettings {
     pub(super) max_delivery_count: Option<u16>,
     pub(super) dead_letter_expired: bool,
     pub(super) receives: bool,
+    /// The path of the entity that gets all messages of this queue.
+    pub(super) forward_to: Option<Box<str>>,
 }
 
 impl QueueSettings {
@@ -35,12 +37,26 @@ impl QueueSettings {
             max_delivery_count: Some(egress.max_delivery_count),
             dead_letter_expired: egress.dead_lettering_on_message_expiration,
             receives: common.status.can_receive(),
+            forward_to: egress.forward_to.as_deref().map(|text| forward_path(text).into()),
         }
     }
 
     /// A dead-letter queue has no sessions, even if its entity has.
     pub(super) fn dead_letter(common: &CommonEntityProperties, egress: &ReceiveProperties) -> Self {
-        Self { sessions: false, max_delivery_count: None, dead_letter_expired: false, ..Self::main(common, egress) }
+        Self {
+            forward_to: egress.forward_dead_lettered_messages_to.as_deref().map(|text| forward_path(text).into()),
+            ..Self::transfer_dead_letter(common, egress)
+        }
+    }
+
+    pub(super) fn transfer_dead_letter(common: &CommonEntityProperties, egress: &ReceiveProperties) -> Self {
+        Self {
+            sessions: false,
+            max_delivery_count: None,
+            dead_letter_expired: false,
+            forward_to: None,
+            ..Self::main(common, egress)
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The operations are in the files named after them: [`delivery`](super::delivery),
 //! [`session_lock`](super::session_lock), [`settle`](super::settle), [`dead_letter`](super::dead_letter),
-//! [`undeliverable_messages`](super::undeliverable_messages).
+//! [`undeliverable_messages`](super::undeliverable_messages), [`forwarding`](super::forwarding).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +42,9 @@ impl<'t> QueueContext<'_, 't> {
 
     /// Delivers what can be delivered after a session changed.
     pub(super) fn serve(&mut self, slot: TableSlot) {
+        if self.queue.policy.forward_to.is_some() {
+            return self.forward_later(slot);
+        }
         if !self.queue.policy.sessions {
             return self.serve_round_robin();
         }
@@ -57,6 +60,9 @@ impl<'t> QueueContext<'_, 't> {
     pub(super) fn serve_all(&mut self) {
         if !self.queue.policy.sessions {
             return self.serve(QueueSessions::ONLY);
+        }
+        if self.queue.policy.forward_to.is_some() {
+            return self.set_forward_timer();
         }
         let held: Vec<TableSlot> = self.queue.session_lock_expiries.iter().map(|(_, slot)| *slot).collect();
         for slot in held {

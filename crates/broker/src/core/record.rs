@@ -48,6 +48,8 @@ pub(super) enum JournalRecord<'a> {
     },
     /// A message moved to its dead-letter queue.
     DeadLettered(DeadLetteredRecord<'a>),
+    /// A message moved to the entity that its queue forwards to, or to the transfer dead-letter queue.
+    Forwarded(ForwardedRecord<'a>),
     /// The new delivery count, deferral and overrides of a message.
     MessageUpdated(MessageUpdatedRecord<'a>),
     /// The new state of a session: this record's body, or none.
@@ -84,6 +86,7 @@ pub(super) struct EntityRecord<'a> {
     /// Counters assigned so far. The snapshot stores them because the records that used them may be gone.
     pub(super) counter: u64,
     pub(super) dead_letter_counter: u64,
+    pub(super) transfer_dead_letter_counter: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -117,6 +120,8 @@ pub(super) struct EnqueuedRecord<'a> {
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) session: SessionRef<'a>,
     pub(super) targets: Vec<EnqueueTarget>,
+    /// How often the message was forwarded before.
+    pub(super) hops: u8,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -128,6 +133,24 @@ pub(super) struct ActivatedRecord<'a> {
     pub(super) time_to_live: Option<u64>,
     pub(super) session: SessionRef<'a>,
     pub(super) location: JournalLocation,
+    pub(super) targets: Vec<EnqueueTarget>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ForwardedRecord<'a> {
+    /// Where the message was, and its counter there.
+    pub(super) from: QueueId,
+    pub(super) counter: u64,
+    /// The queue or topic that gets it; `None` if it moves to the transfer dead-letter queue.
+    pub(super) entity: Option<EntityId>,
+    pub(super) sequence: SequenceNumber,
+    pub(super) at: Timestamp,
+    pub(super) time_to_live: Option<u64>,
+    pub(super) fingerprint: Option<Fingerprint>,
+    pub(super) session: SessionRef<'a>,
+    pub(super) location: JournalLocation,
+    pub(super) hops: u8,
+    /// All queues that get it.
     pub(super) targets: Vec<EnqueueTarget>,
 }
 

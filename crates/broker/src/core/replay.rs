@@ -40,6 +40,7 @@ impl Core {
                 }
             }
             JournalRecord::DeadLettered(record) => self.replay_dead_lettered(record),
+            JournalRecord::Forwarded(record) => self.replay_forwarded(&record),
             JournalRecord::MessageUpdated(record) => {
                 if let Some(queue) = self.queue_mut(record.queue) {
                     queue.restore_update(record);
@@ -70,8 +71,11 @@ impl Core {
                 history.catch_up(now);
             }
             if let Some(egress) = &mut entity.egress {
-                for queue in [&mut egress.main, &mut egress.dead_letter] {
+                for queue in egress.queues_mut() {
                     queue.update_all_ready();
+                    if queue.policy.forward_to.is_some() && queue.messages > 0 {
+                        self.state.timers.set(super::timers::Timer::Forward(queue.id), now);
+                    }
                     if let Some((first, ..)) = queue.expiry_index.first() {
                         self.state.timers.set(super::timers::Timer::Expiry(queue.id), first.timestamp());
                     }
@@ -103,6 +107,8 @@ impl Core {
         }
         if let Some(egress) = &mut entity.egress {
             egress.dead_letter.counter = egress.dead_letter.counter.max(record.dead_letter_counter);
+            let transfer = &mut egress.transfer_dead_letter;
+            transfer.counter = transfer.counter.max(record.transfer_dead_letter_counter);
         }
         Ok(())
     }
@@ -128,6 +134,11 @@ impl Core {
         if let Some(egress) = self.entities.get_mut(&routed.entity).and_then(|entity| entity.egress.as_mut()) {
             egress.main.restore(routed.session, counter, routed.message(routed.time_to_live));
         }
+        self.restore_targets(routed, targets);
+    }
+
+    fn restore_targets(&mut self, routed: &TopicMessage<'_>, targets: &[EnqueueTarget]) {
+        let counter = routed.sequence.counter();
         for target in targets {
             let Some(queue) = self.queue_mut(target.queue) else { continue };
             let counter = target.counter.unwrap_or(counter);
@@ -135,6 +146,16 @@ impl Core {
                 queue.restore_overrides(routed.session, counter, target.overrides.as_ref());
             }
         }
+    }
+
+    fn replay_forwarded(&mut self, record: &ForwardedRecord<'_>) {
+        if let Some(queue) = self.queue_mut(record.from) {
+            queue.restore_settled(record.session, &[record.counter]);
+        }
+        if let Some(entity) = record.entity {
+            self.record_sequence(entity, record.sequence, record.fingerprint, record.at);
+        }
+        self.restore_targets(&TopicMessage::from(record), &record.targets);
     }
 
     fn replay_dead_lettered(&mut self, record: DeadLetteredRecord<'_>) {

@@ -70,7 +70,7 @@ impl Core {
     }
 
     /// Evaluates the rules of a topic. A scheduled message is routed when it is due.
-    fn route_messages(&mut self, now: Timestamp, id: EntityId, messages: &[IncomingMessage]) -> Vec<MessageRoute> {
+    pub(super) fn route_messages(&mut self, now: Timestamp, id: EntityId, messages: &[IncomingMessage]) -> Vec<MessageRoute> {
         let entity_ttl = self.default_time_to_live(id);
         let route = |message: &IncomingMessage| {
             if message.scheduled_for.is_some_and(|due| due > now) {
@@ -88,7 +88,7 @@ impl Core {
     }
 
     /// The copies that actions make count against the quota of the topic.
-    fn check_copies(&self, topic: EntityId, routes: &[MessageRoute]) -> Result<(), Error> {
+    pub(super) fn check_copies(&self, topic: EntityId, routes: &[MessageRoute]) -> Result<(), Error> {
         let copies = routes.iter().flat_map(|route| &route.copies);
         match copies.map(|copy| copy.message.body.len() as u64 + STORED_OVERHEAD).sum() {
             0 => Ok(()),
@@ -97,7 +97,7 @@ impl Core {
     }
 
     /// Checks everything that can be wrong with a send before any state changes.
-    fn check_send(&self, id: EntityId, messages: &[IncomingMessage]) -> Result<(), Error> {
+    pub(super) fn check_send(&self, id: EntityId, messages: &[IncomingMessage]) -> Result<(), Error> {
         let entity = self.entities.get(&id).ok_or_else(super::deleted_error)?;
         let Some(ingress) = entity.description.ingress() else {
             return Err(Error::NotAllowed("messages are sent to a queue or a topic, not to a subscription"));
@@ -134,7 +134,7 @@ impl Core {
     }
 
     /// The records of each message, `None` for a duplicate.
-    fn plan_messages<'a>(
+    pub(super) fn plan_messages<'a>(
         &self,
         now: Timestamp,
         id: EntityId,
@@ -174,6 +174,7 @@ impl Core {
                 fingerprint,
                 session,
                 targets,
+                hops: 0,
             };
             let mut planned = vec![PlannedRecord { record, body: &message.body }];
             let copies = self.plan_copies(now, id, route, sequence, &mut batch.reserved_counters);
@@ -206,6 +207,7 @@ impl Core {
                 fingerprint: None,
                 session,
                 targets: target.into_iter().collect(),
+                hops: 0,
             };
             PlannedRecord { record, body: &copy.message.body }
         };
@@ -233,13 +235,23 @@ impl Core {
 
     /// Records the sequence number and the message id as used, whether or not the message is stored.
     pub(super) fn record_as_seen(&mut self, record: &EnqueuedRecord<'_>) {
-        let Ok(ingress) = self.ingress_mut(record.entity) else { return };
-        ingress.counter = ingress.counter.max(record.sequence.counter());
-        ingress.sent_at = ingress.sent_at.max(Some(record.enqueued_at));
+        self.record_sequence(record.entity, record.sequence, record.fingerprint, record.enqueued_at);
+    }
+
+    pub(super) fn record_sequence(
+        &mut self,
+        entity: EntityId,
+        sequence: SequenceNumber,
+        fingerprint: Option<Fingerprint>,
+        at: Timestamp,
+    ) {
+        let Ok(ingress) = self.ingress_mut(entity) else { return };
+        ingress.counter = ingress.counter.max(sequence.counter());
+        ingress.sent_at = ingress.sent_at.max(Some(at));
         // Replay only sees the chosen partition; continuing after it keeps the round robin even.
-        ingress.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition_choice::COUNT;
-        if let (Some(history), Some(id)) = (&mut ingress.history, record.fingerprint) {
-            history.insert(id, record.enqueued_at);
+        ingress.next_partition = (sequence.partition() as u8).wrapping_add(1) % partition_choice::COUNT;
+        if let (Some(history), Some(id)) = (&mut ingress.history, fingerprint) {
+            history.insert(id, at);
         }
     }
 
@@ -271,7 +283,7 @@ impl Core {
 }
 
 /// A message that is about to be stored: its own record, then those of the copies that actions made.
-type PlannedMessage<'a> = Vec<PlannedRecord<'a>>;
+pub(super) type PlannedMessage<'a> = Vec<PlannedRecord<'a>>;
 
 pub(super) struct PlannedRecord<'a> {
     pub(super) record: EnqueuedRecord<'a>,

@@ -155,8 +155,7 @@ impl Entity {
         let Some(egress) = &self.egress else { return (None, false) };
         let queue = egress.queue(subqueue);
         let Some((found, session)) = queue.sessions.iter_from(slot).next() else {
-            let next = (subqueue == Subqueue::Main).then_some(EntitySnapshotPart::Messages(Subqueue::DeadLetter, 0, 0));
-            return (next, false);
+            return (subqueue.next().map(|next| EntitySnapshotPart::Messages(next, 0, 0)), false);
         };
         // The session at `slot` may be gone; then the next one starts from its first message.
         let from = if found == slot { from } else { 0 };

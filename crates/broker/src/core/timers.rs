@@ -16,6 +16,8 @@ pub(super) enum Timer {
     Expiry(QueueId),
     /// The journal refused a required append: try again.
     Retry(QueueId),
+    /// The queue has messages to forward.
+    Forward(QueueId),
     /// A scheduled message is due.
     ScheduledMessages(EntityId),
     /// The duplicate history is swept.

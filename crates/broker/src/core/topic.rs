@@ -12,7 +12,7 @@ use super::description::EntityDefinition;
 use super::entity::ReceiveSide;
 use super::expiry_time::ExpiryTime;
 use super::id::{EntityId, QueueId, SequenceNumber, Subqueue, Timestamp};
-use super::record::{ActivatedRecord, EnqueueTarget, EnqueuedRecord};
+use super::record::{ActivatedRecord, EnqueueTarget, EnqueuedRecord, ForwardedRecord};
 use super::send::shorter_ttl;
 use crate::journal::JournalLocation;
 use crate::rules::{MatchedRules, MessageContext};
@@ -32,6 +32,7 @@ pub(super) struct TopicMessage<'a> {
     pub(super) time_to_live: Option<u64>,
     pub(super) session: Option<&'a str>,
     pub(super) location: JournalLocation,
+    pub(super) hops: u8,
 }
 
 impl Core {
@@ -127,11 +128,36 @@ impl Core {
                 context.enqueue(routed.session, counter, message, None);
             }
         }
+        self.enqueue_targets(call, routed, targets);
+    }
+
+    /// Enqueues a message only in these queues.
+    pub(super) fn enqueue_targets(
+        &mut self,
+        call: &mut CallContext<'_>,
+        routed: &TopicMessage<'_>,
+        targets: &[EnqueueTarget],
+    ) {
+        let counter = routed.sequence.counter();
         for target in targets {
             let message = routed.message_for(target);
             if let Ok(mut context) = self.queue_context(call, target.queue) {
                 context.enqueue(routed.session, target.counter.unwrap_or(counter), message, target.overrides.clone());
             }
+        }
+    }
+}
+
+impl<'a> From<&ForwardedRecord<'a>> for TopicMessage<'a> {
+    fn from(record: &ForwardedRecord<'a>) -> Self {
+        Self {
+            entity: record.entity.unwrap_or(record.from.entity),
+            sequence: record.sequence,
+            start: record.at,
+            time_to_live: record.time_to_live,
+            session: record.session,
+            location: record.location,
+            hops: record.hops,
         }
     }
 }
@@ -145,6 +171,7 @@ impl<'a> From<&ActivatedRecord<'a>> for TopicMessage<'a> {
             time_to_live: record.time_to_live,
             session: record.session,
             location: record.location,
+            hops: 0,
         }
     }
 }
@@ -158,18 +185,20 @@ impl<'a> TopicMessage<'a> {
             time_to_live: record.time_to_live,
             session: record.session,
             location,
+            hops: record.hops,
         }
     }
 
     pub(super) fn message(&self, time_to_live: Option<u64>) -> QueuedMessage {
-        QueuedMessage::new(self.location, self.sequence.partition() as u8, ExpiryTime::after(self.start, time_to_live))
+        let expires = ExpiryTime::after(self.start, time_to_live);
+        QueuedMessage::new(self.location, self.sequence.partition() as u8, expires).with_hops(self.hops)
     }
 
     /// Messages in a dead-letter queue never expire.
     pub(super) fn message_for(&self, target: &EnqueueTarget) -> QueuedMessage {
         match target.queue.subqueue {
             Subqueue::Main => self.message(shorter_ttl(self.time_to_live, target.time_to_live)),
-            Subqueue::DeadLetter => self.message(None),
+            Subqueue::DeadLetter | Subqueue::TransferDeadLetter => self.message(None),
         }
     }
 }

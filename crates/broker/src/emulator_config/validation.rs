@@ -1,6 +1,6 @@
 //! Validates entities on temporary cores, so that the core alone decides what is valid.
 
-use crate::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, Timestamp, TopicDescription};
+use crate::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, QueueDescription, Timestamp, TopicDescription};
 use crate::journal::VolatileJournal;
 
 /// The names of the queues and topics so far.
@@ -34,21 +34,27 @@ impl NameValidator {
     }
 }
 
-/// `Err` says what is wrong with the properties.
+/// `Err` says what is wrong with the properties. Entities to forward to may follow later in the file.
 pub(super) fn validate_description(description: &EntityDefinition) -> Result<(), String> {
+    let mut scratch = ScratchCore::with_topic();
+    for path in description.forward_paths() {
+        let queue = EntityDefinition::Queue(QueueDescription::default());
+        match scratch.create(path, queue) {
+            Ok(()) | Err(Error::EntityExists { .. }) => {}
+            Err(error) => return Err(rule(&error)),
+        }
+    }
     let outcome = match description {
-        EntityDefinition::Subscription(_) => {
-            ScratchCore::with_topic().create(&subscription_path("any"), description.clone())
-        }
-        EntityDefinition::Queue(_) | EntityDefinition::Topic(_) => {
-            ScratchCore::new().create("any", description.clone())
-        }
+        EntityDefinition::Subscription(_) => scratch.create(&subscription_path("any"), description.clone()),
+        EntityDefinition::Queue(_) | EntityDefinition::Topic(_) => scratch.create(UNLIKELY, description.clone()),
     };
     outcome.map_err(|error| rule(&error))
 }
 
 const TAKEN: &str = "the name is already used (names are case-insensitive)";
 const TOPIC: &str = "topic";
+/// The name of the validated entity, which none in the file has.
+const UNLIKELY: &str = "-/-/-";
 
 fn subscription_path(name: &str) -> String {
     format!("{TOPIC}/Subscriptions/{name}")

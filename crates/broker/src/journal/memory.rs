@@ -71,7 +71,7 @@ impl Journal for VolatileJournal {
 }
 
 /// A journal for tests: keeps every group, counts references, and can refuse appends.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct MemoryJournal {
     groups: Vec<Vec<MemoryEntry>>,
     /// Bodies by offset, with their remaining references.

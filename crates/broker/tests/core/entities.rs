@@ -45,17 +45,6 @@ fn invalid_entities_are_not_created() {
 }
 
 #[test]
-fn forwarding_is_refused() {
-    let mut fixture = CoreFixture::new();
-    let mut forwards = QueueDescription::default();
-    forwards.egress.forward_to = Some("elsewhere".into());
-    assert_eq!(
-        create(&mut fixture, "q", EntityDefinition::Queue(forwards)).unwrap_err().condition(),
-        "amqp:not-implemented"
-    );
-}
-
-#[test]
 fn addresses_resolve_to_entities() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("T", |_| {});

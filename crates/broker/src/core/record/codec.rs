@@ -5,6 +5,9 @@ use crate::journal::JournalLocation;
 
 use super::MalformedRecord;
 
+/// Marks a transfer dead-letter queue; above all entity ids, which version 1 wrote with one bit for the subqueue.
+const TRANSFER: u64 = 1 << 40;
+
 pub(super) struct RecordEncoder<'b>(pub(super) &'b mut Vec<u8>);
 
 impl RecordEncoder<'_> {
@@ -37,7 +40,12 @@ impl RecordEncoder<'_> {
     }
 
     pub(super) fn write_queue(&mut self, queue: QueueId) {
-        self.write_int(u64::from(queue.entity.0) << 1 | u64::from(queue.subqueue == Subqueue::DeadLetter));
+        let subqueue = match queue.subqueue {
+            Subqueue::Main => 0,
+            Subqueue::DeadLetter => 1,
+            Subqueue::TransferDeadLetter => TRANSFER,
+        };
+        self.write_int(u64::from(queue.entity.0) << 1 | subqueue);
     }
 
     pub(super) fn write_location(&mut self, location: JournalLocation) {
@@ -123,8 +131,13 @@ impl<'a> RecordDecoder<'a> {
 
     pub(super) fn read_queue(&mut self) -> DecodeResult<QueueId> {
         let packed = self.read_int()?;
-        let entity = EntityId(u32::try_from(packed >> 1).map_err(|_| MalformedRecord("an entity is out of range"))?);
-        Ok(if packed & 1 == 1 { QueueId::dead_letter(entity) } else { QueueId::main(entity) })
+        let entity = u32::try_from((packed & !TRANSFER) >> 1);
+        let entity = EntityId(entity.map_err(|_| MalformedRecord("an entity is out of range"))?);
+        Ok(match (packed & TRANSFER, packed & 1) {
+            (0, 0) => QueueId::main(entity),
+            (0, _) => QueueId::dead_letter(entity),
+            _ => QueueId::transfer_dead_letter(entity),
+        })
     }
 
     pub(super) fn read_location(&mut self) -> DecodeResult<JournalLocation> {

@@ -23,6 +23,7 @@ impl<'a> JournalRecord<'a> {
                 Self::Settled { queue: r.read_queue()?, session: r.read_option_text()?, counters: r.read_rising()? }
             }
             kind::DEAD_LETTERED => Self::DeadLettered(read_dead_lettered(r)?),
+            kind::FORWARDED => Self::Forwarded(read_forwarded(r)?),
             kind::OVERRIDDEN => Self::MessageUpdated(read_message_updated(r)?),
             kind::SESSION_STATE => Self::SessionStateRecord(read_session_state(r)?),
             kind::BODY_MOVED => Self::BodyMoved(read_moved(r)?),
@@ -50,6 +51,8 @@ fn read_entity<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<EntityRecord<'a>> 
         updated_at: r.read_timestamp()?,
         counter: r.read_int()?,
         dead_letter_counter: r.read_int()?,
+        // Absent from records of version 1.
+        transfer_dead_letter_counter: if r.0.is_empty() { 0 } else { r.read_int()? },
     })
 }
 
@@ -65,8 +68,25 @@ fn read_enqueued<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<EnqueuedRecord<'
         enqueued_at: r.read_timestamp()?,
         time_to_live: r.read_option()?,
         due_at: r.read_option()?.map(Timestamp),
-        fingerprint: if read_flag(r)? { Some(read_fingerprint(r)?) } else { None },
+        fingerprint: read_optional_fingerprint(r)?,
         session: r.read_option_text()?,
+        targets: read_targets(r)?,
+        hops: if r.0.is_empty() { 0 } else { r.read_byte()? },
+    })
+}
+
+fn read_forwarded<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<ForwardedRecord<'a>> {
+    Ok(ForwardedRecord {
+        from: r.read_queue()?,
+        counter: r.read_int()?,
+        entity: read_optional_entity(r)?,
+        sequence: SequenceNumber(r.read_int()?),
+        at: r.read_timestamp()?,
+        time_to_live: r.read_option()?,
+        fingerprint: read_optional_fingerprint(r)?,
+        session: r.read_option_text()?,
+        location: r.read_location()?,
+        hops: r.read_byte()?,
         targets: read_targets(r)?,
     })
 }
@@ -116,16 +136,18 @@ fn read_message_updated<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<MessageUp
 }
 
 fn read_overrides(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Arc<PropertyOverrides>>> {
-    if !read_flag(r)? {
-        return Ok(None);
-    }
+    let dead_letter_source = match r.read_byte()? {
+        0 => return Ok(None),
+        2 => Some(r.read_text()?.into()),
+        _ => None,
+    };
     let reason = r.read_option_text()?.map(Into::into);
     let description = r.read_option_text()?.map(Into::into);
     let enqueued_sequence = r.read_option()?.map(SequenceNumber);
     let properties = (0..r.read_length()?)
         .map(|_| Ok((r.read_text()?.into(), Bytes::copy_from_slice(r.read_bytes()?))))
         .collect::<DecodeResult<Vec<_>>>()?;
-    Ok(Some(Arc::new(PropertyOverrides { reason, description, enqueued_sequence, properties })))
+    Ok(Some(Arc::new(PropertyOverrides { reason, description, enqueued_sequence, dead_letter_source, properties })))
 }
 
 fn read_session_state<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<SessionStateRecord<'a>> {
@@ -185,6 +207,10 @@ fn read_scheduled<'a>(r: &mut RecordDecoder<'a>) -> DecodeResult<ScheduledRecord
 
 fn read_duplicate_ids(r: &mut RecordDecoder<'_>) -> DecodeResult<Vec<(Fingerprint, Timestamp)>> {
     (0..r.read_length()?).map(|_| Ok((read_fingerprint(r)?, r.read_timestamp()?))).collect()
+}
+
+fn read_optional_fingerprint(r: &mut RecordDecoder<'_>) -> DecodeResult<Option<Fingerprint>> {
+    if read_flag(r)? { read_fingerprint(r).map(Some) } else { Ok(None) }
 }
 
 fn read_fingerprint(r: &mut RecordDecoder<'_>) -> DecodeResult<Fingerprint> {

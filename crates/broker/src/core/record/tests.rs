@@ -18,6 +18,7 @@ fn overridden() -> Arc<PropertyOverrides> {
         reason: Some("why".into()),
         description: None,
         enqueued_sequence: Some(SequenceNumber::new(3, 9)),
+        dead_letter_source: None,
         properties: vec![("name".into(), Bytes::from_static(b"\xa1\x01x"))],
     })
 }
@@ -40,6 +41,7 @@ fn enqueued(session: SessionRef<'_>) -> EnqueuedRecord<'_> {
                 overrides: Some(overridden()),
             },
         ],
+        hops: 0,
     }
 }
 
@@ -65,6 +67,28 @@ fn every_record_decodes_and_no_prefix_does() {
             updated_at: at,
             counter: 12,
             dead_letter_counter: 3,
+            transfer_dead_letter_counter: 0,
+        }),
+        JournalRecord::Forwarded(ForwardedRecord {
+            from: QueueId::dead_letter(entity),
+            counter: 3,
+            entity: Some(EntityId(9)),
+            sequence: SequenceNumber::new(1, 2),
+            at,
+            time_to_live: Some(7),
+            fingerprint: Some(Fingerprint::of("id", None)),
+            session: Some("s"),
+            location: HERE,
+            hops: 4,
+            targets: vec![EnqueueTarget {
+                queue: QueueId::transfer_dead_letter(EntityId(u32::MAX)),
+                counter: Some(1),
+                time_to_live: None,
+                overrides: Some(Arc::new(PropertyOverrides {
+                    dead_letter_source: Some("orders".into()),
+                    ..PropertyOverrides::default()
+                })),
+            }],
         }),
         JournalRecord::EntityDeleted { id: entity },
         JournalRecord::EnqueuedRecord(enqueued(Some("order-1"))),
@@ -135,6 +159,27 @@ fn every_record_decodes_and_no_prefix_does() {
         },
     ];
     records.iter().for_each(round_trip);
+}
+
+#[test]
+fn fields_that_version_1_did_not_write_are_read_back() {
+    let enqueued = JournalRecord::EnqueuedRecord(EnqueuedRecord { hops: 3, ..enqueued(None) });
+    let entity = JournalRecord::Entity(EntityRecord {
+        id: EntityId(7),
+        topic: None,
+        path: "orders",
+        description: b"{}",
+        created_at: Timestamp(1),
+        updated_at: Timestamp(1),
+        counter: 12,
+        dead_letter_counter: 3,
+        transfer_dead_letter_counter: 300,
+    });
+    for record in [enqueued, entity] {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        assert_eq!(JournalRecord::decode(&bytes), Ok(record));
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(super) mod kind {
     pub(crate) const BODY_MOVED: u8 = 10;
     pub(crate) const RULE: u8 = 11;
     pub(crate) const RULE_REMOVED: u8 = 12;
+    pub(crate) const FORWARDED: u8 = 13;
     pub(crate) const BACKLOG: u8 = 32;
     pub(crate) const SCHEDULED: u8 = 33;
     pub(crate) const DUPLICATE_IDS: u8 = 34;
@@ -45,6 +46,7 @@ impl JournalRecord<'_> {
                 w.write_rising(counters);
             }
             Self::DeadLettered(record) => write_dead_lettered(&mut w, record),
+            Self::Forwarded(record) => write_forwarded(&mut w, record),
             Self::Rule(record) => {
                 w.write_byte(kind::RULE);
                 w.write_int(record.subscription.0.into());
@@ -84,6 +86,9 @@ fn write_entity(w: &mut RecordEncoder<'_>, record: &EntityRecord<'_>) {
     w.write_int(record.updated_at.0);
     w.write_int(record.counter);
     w.write_int(record.dead_letter_counter);
+    if record.transfer_dead_letter_counter > 0 {
+        w.write_int(record.transfer_dead_letter_counter);
+    }
 }
 
 impl EnqueuedRecord<'_> {
@@ -99,12 +104,35 @@ fn write_enqueued(w: &mut RecordEncoder<'_>, record: &EnqueuedRecord<'_>) {
     w.write_int(record.enqueued_at.0);
     w.write_option(record.time_to_live);
     w.write_option(record.due_at.map(|due| due.0));
-    w.write_byte(record.fingerprint.is_some().into());
-    if let Some(fingerprint) = record.fingerprint {
-        w.0.extend_from_slice(&fingerprint.bytes());
-    }
+    write_fingerprint(w, record.fingerprint);
     w.write_option_text(record.session);
     write_targets(w, &record.targets);
+    // Left out by most messages: this is the record that is written most often.
+    if record.hops > 0 {
+        w.write_byte(record.hops);
+    }
+}
+
+fn write_forwarded(w: &mut RecordEncoder<'_>, record: &ForwardedRecord<'_>) {
+    w.write_byte(kind::FORWARDED);
+    w.write_queue(record.from);
+    w.write_int(record.counter);
+    w.write_option(record.entity.map(|entity| entity.0.into()));
+    w.write_int(record.sequence.0);
+    w.write_int(record.at.0);
+    w.write_option(record.time_to_live);
+    write_fingerprint(w, record.fingerprint);
+    w.write_option_text(record.session);
+    w.write_location(record.location);
+    w.write_byte(record.hops);
+    write_targets(w, &record.targets);
+}
+
+fn write_fingerprint(w: &mut RecordEncoder<'_>, fingerprint: Option<Fingerprint>) {
+    w.write_byte(fingerprint.is_some().into());
+    if let Some(fingerprint) = fingerprint {
+        w.0.extend_from_slice(&fingerprint.bytes());
+    }
 }
 
 fn write_activated(w: &mut RecordEncoder<'_>, record: &ActivatedRecord<'_>) {
@@ -151,8 +179,12 @@ fn write_message_updated(w: &mut RecordEncoder<'_>, record: &MessageUpdatedRecor
 }
 
 fn write_overrides(w: &mut RecordEncoder<'_>, overrides: Option<&PropertyOverrides>) {
-    w.write_byte(overrides.is_some().into());
-    let Some(overrides) = overrides else { return };
+    let Some(overrides) = overrides else { return w.write_byte(0) };
+    // 2: with the entity that dead-lettered the message. Version 1 wrote only 0 and 1.
+    w.write_byte(if overrides.dead_letter_source.is_some() { 2 } else { 1 });
+    if let Some(source) = &overrides.dead_letter_source {
+        w.write_bytes(source.as_bytes());
+    }
     w.write_option_text(overrides.reason.as_deref());
     w.write_option_text(overrides.description.as_deref());
     w.write_option(overrides.enqueued_sequence.map(|number| number.0));
