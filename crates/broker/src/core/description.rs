@@ -191,7 +191,10 @@ impl EntityDefinition {
     /// The paths of the entities that messages and dead letters are forwarded to.
     pub fn forward_paths(&self) -> impl Iterator<Item = &str> {
         let egress = self.egress().into_iter();
-        egress.flat_map(|egress| [&egress.forward_to, &egress.forward_dead_lettered_messages_to]).flatten().map(|text| forward_path(text))
+        egress
+            .flat_map(|egress| [&egress.forward_to, &egress.forward_dead_lettered_messages_to])
+            .flatten()
+            .map(|text| forward_path(text))
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {

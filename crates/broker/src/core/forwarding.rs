@@ -35,8 +35,7 @@ const MAX_HOPS: u8 = 4;
 const TOO_MANY_HOPS: &str = "MaxTransferHopCountExceeded";
 const TOO_MANY_HOPS_TEXT: &str =
     "The maximum number of allowed hops when forwarding between queues has been exceeded. This value is set to 4.";
-pub(super) const NO_RECEIVER: &str =
-    "Can not create a message receiver on an entity with auto-forwarding enabled.";
+pub(super) const NO_RECEIVER: &str = "Can not create a message receiver on an entity with auto-forwarding enabled.";
 
 impl Core {
     /// Checks that the entities to forward to exist.

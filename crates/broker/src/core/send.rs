@@ -70,7 +70,12 @@ impl Core {
     }
 
     /// Evaluates the rules of a topic. A scheduled message is routed when it is due.
-    pub(super) fn route_messages(&mut self, now: Timestamp, id: EntityId, messages: &[IncomingMessage]) -> Vec<MessageRoute> {
+    pub(super) fn route_messages(
+        &mut self,
+        now: Timestamp,
+        id: EntityId,
+        messages: &[IncomingMessage],
+    ) -> Vec<MessageRoute> {
         let entity_ttl = self.default_time_to_live(id);
         let route = |message: &IncomingMessage| {
             if message.scheduled_for.is_some_and(|due| due > now) {

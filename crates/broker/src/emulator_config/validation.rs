@@ -1,6 +1,8 @@
 //! Validates entities on temporary cores, so that the core alone decides what is valid.
 
-use crate::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, QueueDescription, Timestamp, TopicDescription};
+use crate::core::{
+    BrokerLimits, CallContext, Core, EntityDefinition, Error, QueueDescription, Timestamp, TopicDescription,
+};
 use crate::journal::VolatileJournal;
 
 /// The names of the queues and topics so far.
