@@ -21,7 +21,8 @@ pub(crate) enum ExitReason {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    success; a pod, broker or dev: clean stop
-  1    failure: a server was unreachable or refused the request, a port was taken, or a service of a pod did not stop in time
+  1    failure: a server was unreachable or refused the request, a port was taken, a service of a pod did not stop in time,
+       or `read-model verify` found differences
   2    usage error: invalid command line, or `--yes` is missing
   3    invalid configuration: fix it before the next start
   4    unhealthy: `status` found a critical problem, `check` an error, or `audit` missing events

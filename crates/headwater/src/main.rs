@@ -1,6 +1,7 @@
 //! The binary; start reading here. Arguments, logging, runtime, the command, the exit code.
 
 mod admin;
+mod aggregate_argument;
 mod apply_observer;
 mod check;
 mod cli;

@@ -25,4 +25,5 @@ pub mod source;
 pub mod source_walk;
 pub mod stored;
 pub mod trace;
+pub mod verify;
 pub mod view;

@@ -1,4 +1,6 @@
-//! `headwater read-model`: lists read models, and accepts one that lacks events.
+//! `headwater read-model`: lists read models, accepts one that lacks events, and compares one with the source.
+
+mod verify;
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -17,9 +19,10 @@ use crate::read_model_records::{ReadModelRecord, ReadModelRecordStore};
 const EXAMPLES: &str = "\
 Examples:
   headwater read-model list
+  headwater read-model verify order_summary --all
   headwater read-model accept order_summary --yes";
 
-/// List read models, and accept one that lacks events.
+/// List and verify read models, and accept one that lacks events.
 ///
 /// A read model that is added or changed after events have been applied lacks those events, or holds them as the earlier declaration had it: it is
 /// incomplete, and `status` is not healthy. Build it anew under another pipeline name, or `accept` it if its past does not matter.
@@ -49,12 +52,14 @@ enum ReadModelCommand {
         #[command(flatten)]
         confirm: ConfirmArgs,
     },
+    Verify(verify::Args),
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         ReadModelCommand::List { config, json } => list(&config.load()?, json).await,
         ReadModelCommand::Accept { config, name, confirm } => accept(&config.load()?, &name, &confirm).await,
+        ReadModelCommand::Verify(args) => verify::run(args).await,
     }
 }
 

@@ -198,6 +198,12 @@ impl ModelDeclarations {
         models.map(|(name, _)| name.to_owned())
     }
 
+    /// The declaration of one read model.
+    pub(crate) fn declaration(&self, name: &str) -> Option<ReadModelDeclaration> {
+        // Its problems were reported when the configuration was loaded.
+        self.nodes.get(name).map(|node| read_declaration(name, node, &mut vec![]))
+    }
+
     /// All references to values of the event.
     pub(crate) fn event_references(&self) -> Vec<EventReference> {
         let mut values = vec![];

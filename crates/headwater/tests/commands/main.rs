@@ -20,3 +20,4 @@ mod replay;
 mod sequences;
 mod step_down;
 mod topology;
+mod verify;

@@ -24,6 +24,8 @@ pub enum Error {
     NoOperationTime,
     #[error("failed to filter events of the source")]
     Filter(#[from] capture::Error),
+    #[error("the capture filter needs a token of the change stream: the pipeline has no checkpoint yet")]
+    NoToken,
     #[error("failed to read events of the source")]
     History(#[source] view::Error),
     #[error("failed to apply events of the source")]

@@ -4,17 +4,16 @@
 //! aggregate instead of racing it. An event that was applied meanwhile is a duplicate.
 
 use super::error::Error;
+use super::event_pages::EventPages;
 use crate::capture::SourceFilter;
 use crate::event::{AggregateId, ResumeToken};
-use crate::view::{self, ApplyOutcome, BatchEnd, DeliveredEvent, EventBody, SessionApplier, SourceEventReader};
+use crate::view::{self, ApplyOutcome, BatchEnd, DeliveredEvent, SessionApplier, SourceEventReader};
 
 /// Reads events of the source and submits them to the applier.
 #[derive(Clone)]
 pub struct Feed {
     applier: view::Handle,
-    history: SourceEventReader,
-    /// The capture filter, if there is one: it runs on documents of the source, too.
-    filter: Option<SourceFilter>,
+    pages: EventPages,
 }
 
 /// What became of the events of a feed.
@@ -43,11 +42,11 @@ impl FedEvents {
 
 impl Feed {
     pub fn new(applier: view::Handle, history: SourceEventReader, filter: Option<SourceFilter>) -> Self {
-        Self { applier, history, filter }
+        Self { applier, pages: EventPages::new(history, filter) }
     }
 
     pub fn is_filtered(&self) -> bool {
-        self.filter.is_some()
+        self.pages.is_filtered()
     }
 
     /// Applies the events above `after` (all, if `None`) up to `upto`. `now`: any token of the stream, for the filter.
@@ -61,8 +60,9 @@ impl Feed {
         let (mut fed, mut applier) = (FedEvents::default(), self.applier.session_applier());
         let mut from = first_after(after);
         while from <= upto {
-            let (page, next) = self.read_page(aggregate, from, upto, now).await?;
-            submit(&mut applier, page, &mut fed).await?;
+            let page = self.pages.read(aggregate, from, upto, Some(now)).await?;
+            let next = page.next();
+            submit(&mut applier, page.events, &mut fed).await?;
             let Some(next) = next else { break };
             from = next;
         }
@@ -79,51 +79,14 @@ impl Feed {
     ) -> Result<bool, Error> {
         let mut from = first_after(after);
         while from <= upto {
-            let (page, next) = self.read_page(aggregate, from, upto, now).await?;
-            if !page.is_empty() {
+            let page = self.pages.read(aggregate, from, upto, Some(now)).await?;
+            if !page.events.is_empty() {
                 return Ok(true);
             }
-            let Some(next) = next else { break };
+            let Some(next) = page.next() else { break };
             from = next;
         }
         Ok(false)
-    }
-
-    /// The events of one page that pass the filter, and where the next page starts; `None` after the last one.
-    async fn read_page(
-        &self,
-        aggregate: &AggregateId,
-        from: i64,
-        upto: i64,
-        now: &ResumeToken,
-    ) -> Result<(Vec<DeliveredEvent>, Option<i64>), Error> {
-        let page = self.history.read_range(aggregate, from, upto).await.map_err(Error::History)?;
-        let next = page.last().and_then(|last| last.sequence).map(|last| last.saturating_add(1));
-        match &self.filter {
-            None => Ok((page, next)),
-            Some(filter) => Ok((self.filter_page(filter, page, now).await?, next)),
-        }
-    }
-
-    async fn filter_page(
-        &self,
-        filter: &SourceFilter,
-        page: Vec<DeliveredEvent>,
-        now: &ResumeToken,
-    ) -> Result<Vec<DeliveredEvent>, Error> {
-        let mut passed = Vec::with_capacity(page.len());
-        // One collection at a time: the filter sees the namespace.
-        for events in page.chunk_by(|one, next| one.namespace == next.namespace) {
-            let documents = events.iter().filter_map(|event| match &event.body {
-                EventBody::Document(document) => Some(&**document),
-                EventBody::Oversize(_) | EventBody::Marker(_) => None,
-            });
-            let documents: Vec<_> = documents.collect();
-            for (at, document) in filter.apply(now, &events[0].namespace, &documents).await? {
-                passed.extend(events.get(at).map(|event| self.history.with_document(event.clone(), document)));
-            }
-        }
-        Ok(passed)
     }
 }
 

@@ -15,7 +15,8 @@
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template`, `event_path`, `update_operators` and `value_position`
 //!    (event values stay data), `statement`, `commands`.
 //! 4. What cannot be applied: `parked`, `source_documents` for its replay, and `source_event_reader` for gaps.
-//! 5. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
+//! 5. What the documents should be: `fold` evaluates a model elsewhere, `snapshot_reader` reads documents with their cursors, `repair` replaces one.
+//! 6. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
 
 mod applier;
 mod applier_config;
@@ -30,6 +31,7 @@ mod delivered_event;
 mod epoch_floor;
 mod error;
 mod event_path;
+mod fold;
 mod model_validation;
 mod observer;
 mod parked;
@@ -37,6 +39,8 @@ mod plan;
 mod prepare;
 mod projection;
 mod read_model;
+mod repair;
+mod snapshot_reader;
 mod source_documents;
 mod source_event_reader;
 mod statement;
@@ -60,6 +64,7 @@ pub use cursor::{
 pub use cursor_reader::CursorReader;
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
 pub use error::Error;
+pub use fold::{Fold, FoldError, FoldScratch, RefusedEvent};
 pub use model_validation::validate;
 pub use observer::{ApplyObserver, ApplyTimestamps};
 pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore};
@@ -67,6 +72,8 @@ pub use plan::ApplyOutcome;
 pub use prepare::prepare;
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
 pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
+pub use repair::{DocumentRepair, RepairOutcome};
+pub use snapshot_reader::{AggregateSnapshot, SnapshotReader};
 pub use source_documents::SourceDocuments;
 pub use source_event_reader::SourceEventReader;
 

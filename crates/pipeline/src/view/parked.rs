@@ -11,7 +11,9 @@ use std::fmt;
 
 use mongodb::bson::{Bson, DateTime};
 
-pub(super) use document::{parked_entries_document, parked_event_document, parked_event_id, read_parked_entries};
+pub(super) use document::{
+    DISCARDED, parked_entries_document, parked_event_document, parked_event_id, read_parked_entries,
+};
 pub use store::{DiscardScope, ParkedAggregate, ParkedStore};
 
 /// Why an aggregate is parked.

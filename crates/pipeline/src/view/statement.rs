@@ -25,6 +25,14 @@ pub(super) enum StatementKind {
     Delete,
 }
 
+impl WriteStatement {
+    /// The same change to a document of another collection.
+    pub(super) fn retarget(mut self, collection: &Arc<str>) -> Self {
+        self.collection = Arc::clone(collection);
+        self
+    }
+}
+
 impl AsRef<Self> for WriteStatement {
     fn as_ref(&self) -> &Self {
         self

@@ -130,7 +130,7 @@ pub(in crate::view) fn parked_event_document(
 }
 
 pub(super) const WAITING: &str = "waiting";
-pub(super) const DISCARDED: &str = "discarded";
+pub(in crate::view) const DISCARDED: &str = "discarded";
 
 /// The number in the queue, and the event.
 pub(super) fn read_event(document: &RawDocument) -> Result<(i64, DeliveredEvent), Error> {
