@@ -14,6 +14,7 @@
 //! | `deliveries`, `encode` | messages to clients, and their settlement |
 //! | `credit` | bounds what is in flight to a peer, or partly received from it |
 //! | `node_requests`, `cbs`, `management` | requests and responses on `$cbs` and `$management` |
+//! | `transactions` | the coordinator link, and operations inside a transaction |
 
 mod address;
 mod attach;
@@ -29,6 +30,7 @@ mod links;
 mod management;
 mod node_requests;
 mod rules;
+mod transactions;
 
 use std::future::poll_fn;
 use std::io;

@@ -38,3 +38,5 @@ mod send_rules;
 mod sessions;
 #[path = "core/settlement.rs"]
 mod settlement;
+#[path = "core/transactions.rs"]
+mod transactions;

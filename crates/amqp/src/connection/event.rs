@@ -9,6 +9,13 @@ use crate::performative::{Attach, DeliveryState, Error, Open};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub(super) SlabKey);
 
+impl SessionId {
+    /// A number that no other AMQP session of the connection ever has.
+    pub fn number(self) -> u64 {
+        self.0.number()
+    }
+}
+
 /// A link of one connection. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub(super) SlabKey);

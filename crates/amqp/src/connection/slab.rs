@@ -6,6 +6,13 @@ pub(super) struct SlabKey {
     generation: u32,
 }
 
+impl SlabKey {
+    /// A number that no other key of the slab ever has.
+    pub(super) fn number(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     entries: Vec<SlabSlot<T>>,

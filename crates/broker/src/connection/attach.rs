@@ -40,8 +40,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     fn attach_sender(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
         if matches!(attach.target, Some(Target::Coordinator(_))) {
-            let error = amqp::Error::new(condition::NOT_IMPLEMENTED, "transactions are not supported");
-            return self.refuse(link, error);
+            return self.attach_coordinator(link, &attach);
         }
         let Some(address) = attach.target.as_ref().and_then(Target::address) else {
             return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "target has no address"));
@@ -51,12 +50,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 if let Err(error) = self.authorize_link(link, &path, Some(AccessRight::Send)) {
                     return self.refuse(link, error);
                 }
+                let destination = transfer_destination(&attach);
+                let allowed = destination.as_ref().is_none_or(|path| self.is_allowed(path, Some(AccessRight::Send)));
+                if !allowed {
+                    let text = "the token does not allow to send to the transfer destination";
+                    return self.refuse(link, amqp::Error::new(condition::UNAUTHORIZED_ACCESS, text));
+                }
                 let name = self.links.allocate_core_id(link);
-                self.links
-                    .insert(link, BrokerLink::Pending(Box::new(PendingLink { attach, core_id: name, source: None })));
+                let pending = PendingLink { session, attach, core_id: name, source: None };
+                self.links.insert(link, BrokerLink::Pending(Box::new(pending)));
                 self.call_core(move |core, call| {
                     // Registered only to be detached when the entity is deleted: its messages are sent by entity id.
-                    let result = find_sender_target(core, &path)
+                    let result = find_sender_target(core, &path, destination.as_deref())
                         .and_then(|found| core.attach_management(call, name, &path).map(|()| found));
                     CallReply::Sender { link, result }
                 });
@@ -81,8 +86,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                     Err(error) => return self.refuse(link, error),
                 };
                 let name = self.links.allocate_core_id(link);
-                self.links
-                    .insert(link, BrokerLink::Pending(Box::new(PendingLink { attach, core_id: name, source: None })));
+                let pending = PendingLink { session, attach, core_id: name, source: None };
+                self.links.insert(link, BrokerLink::Pending(Box::new(pending)));
                 self.pending.push(EngineRequest::Call(Box::new(move |core, call| {
                     let result = find_receiver_source(core, &path).and_then(|source| {
                         let attached = core.attach(call, name, source.queue, mode, filter)?;
@@ -136,22 +141,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    pub(super) fn on_sender_resolved(&mut self, link: amqp::LinkId, result: Result<(EntityId, Option<u64>), Error>) {
+    pub(super) fn on_sender_resolved(&mut self, link: amqp::LinkId, result: Result<SenderTarget, Error>) {
         let Some(BrokerLink::Pending(pending)) = self.links.get(link) else { return };
-        let (entity, own_limit) = match result {
+        let target = match result {
             Ok(found) => found,
             Err(error) => {
                 self.links.remove(link);
                 return self.refuse_with(link, &error);
             }
         };
-        let core_id = pending.core_id;
-        let limit = own_limit.unwrap_or(self.settings.max_message_size);
+        let (core_id, session) = (pending.core_id, pending.session);
+        let limit = target.max_message_size.unwrap_or(self.settings.max_message_size);
         let mut reply = pending.attach.reply();
         reply.max_message_size = Some(limit);
         reply.properties = Some(Map::new().with(Symbol::from_static("com.microsoft:max-message-batch-size"), limit));
         if self.amqp.accept_attach(link, reply).is_ok() {
-            self.links.insert(link, BrokerLink::Sender { entity, core_id });
+            let SenderTarget { entity, scope, .. } = target;
+            self.links.insert(link, BrokerLink::Sender { entity, scope, session, core_id });
             let _ = self.amqp.keep_credit(link, SENDER_CREDIT);
         }
     }
@@ -188,7 +194,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     fn accept_receiver(&mut self, link: amqp::LinkId, session: Option<(&str, Timestamp)>) {
         let Some(BrokerLink::Pending(pending)) = self.links.get_mut(link) else { return };
-        let (core_id, Some(source)) = (pending.core_id, pending.source.take()) else { return };
+        let (core_id, session_id) = (pending.core_id, pending.session);
+        let Some(source) = pending.source.take() else { return };
         let mut reply = pending.attach.reply();
         if let Some((id, locked_until)) = session {
             if let Some(source) = &mut reply.source {
@@ -200,8 +207,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             let properties = Map::new().with(Symbol::from_static("com.microsoft:locked-until-utc"), ticks);
             reply.properties = Some(properties);
         }
-        let receiver =
-            ReceiverLink { core_id, source, credit: CoreCredit::default(), lock_tokens: LockTokens::default() };
+        let (credit, lock_tokens) = (CoreCredit::default(), LockTokens::default());
+        let receiver = ReceiverLink { session: session_id, core_id, source, credit, lock_tokens };
         self.links.insert(link, BrokerLink::Receiver(Box::new(receiver)));
         let _ = self.amqp.accept_attach(link, reply);
     }
@@ -250,10 +257,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 }
 
-fn find_sender_target(core: &Core, path: &str) -> Result<(EntityId, Option<u64>), Error> {
+/// What a sender sends to.
+pub(crate) struct SenderTarget {
+    entity: EntityId,
+    /// The entity it sends via, or itself.
+    scope: EntityId,
+    /// In bytes, if the entity has its own limit.
+    max_message_size: Option<u64>,
+}
+
+fn find_sender_target(core: &Core, path: &str, destination: Option<&str>) -> Result<SenderTarget, Error> {
+    let scope = match destination {
+        None => core.resolve_send_address(path)?,
+        // Messages may be sent via a subscription too: it is what the transaction settles.
+        Some(_) => core.entity(path)?.id,
+    };
+    let path = destination.unwrap_or(path);
     let entity = core.resolve_send_address(path)?;
     let limit = core.entity(path)?.description.ingress().and_then(|ingress| ingress.max_message_size_in_kilobytes);
-    Ok((entity, limit.map(|kilobytes| kilobytes * 1024)))
+    Ok(SenderTarget { entity, scope, max_message_size: limit.map(|kilobytes| kilobytes * 1024) })
+}
+
+/// The entity that gets the messages of a link that sends via another one.
+fn transfer_destination(attach: &Attach) -> Option<String> {
+    let properties = attach.properties.as_ref()?;
+    let address = properties.get("com.microsoft:transfer-destination-address")?.as_text()?;
+    match LinkAddress::parse(address) {
+        LinkAddress::Entity(path) => Some(path),
+        _ => None,
+    }
 }
 
 pub(super) fn find_receiver_source(core: &Core, path: &str) -> Result<ReceiverSource, Error> {

@@ -7,6 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::encode::{self, DeliveryForm};
 use super::links::BrokerLink;
+use super::transactions::TransactionalSettlement;
 use super::{BrokerConnection, to_amqp};
 use crate::core::{CoreLinkId, Error, MessageDelivery, PropertyUpdates, SettlementOutcome};
 use crate::engine::EngineRequest;
@@ -107,13 +108,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_disposition(&mut self, disposition: DispositionEvent) {
         let DispositionEvent { link, deliveries, settled, state } = disposition;
         let Some(receiver) = self.links.receiver(link) else { return };
+        let (state, transaction) = match state {
+            Some(DeliveryState::Transactional(state)) => (state.outcome, Some(state.transaction)),
+            state => (state, None),
+        };
         let outcome = match state {
             Some(state) => settlement_outcome(state),
             None if settled => Ok(SettlementOutcome::Release),
             // Neither an outcome nor settled: nothing to do.
             None => return,
         };
-        let queue = receiver.source.queue;
+        let (queue, session) = (receiver.source.queue, receiver.session);
         let mut known = Vec::with_capacity(deliveries.len());
         let mut unknown = Vec::new();
         for delivery in deliveries {
@@ -126,11 +131,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             let lost = to_amqp(&Error::MessageLockLost);
             self.reject(link, &unknown, &lost);
         }
-        match outcome {
-            Ok(outcome) => {
+        match (outcome, transaction) {
+            (Ok(outcome), Some(transaction)) => {
+                let settlement = TransactionalSettlement { queue, deliveries: known, outcome, settled };
+                self.settle_in_transaction(link, transaction, session, settlement);
+            }
+            (Ok(outcome), None) => {
                 self.pending.push(EngineRequest::Settle { link, queue, deliveries: known, outcome, settled })
             }
-            Err(error) => {
+            (Err(error), _) => {
                 let ids: Vec<_> = known.iter().map(|(id, _)| *id).collect();
                 self.reject(link, &ids, &error);
             }
@@ -176,12 +185,10 @@ fn settlement_outcome(state: DeliveryState) -> Result<SettlementOutcome, amqp::E
             })
         }
         DeliveryState::Rejected(error) => Ok(dead_letter(error.as_deref())),
-        DeliveryState::Transactional(_) => {
-            Err(amqp::Error::new(condition::NOT_IMPLEMENTED, "transactions are not supported"))
-        }
-        DeliveryState::Received { .. } | DeliveryState::Declared { .. } | DeliveryState::Other(_) => {
-            Err(amqp::Error::new(condition::NOT_ALLOWED, "delivery state is not an outcome"))
-        }
+        DeliveryState::Transactional(_)
+        | DeliveryState::Received { .. }
+        | DeliveryState::Declared { .. }
+        | DeliveryState::Other(_) => Err(amqp::Error::new(condition::NOT_ALLOWED, "delivery state is not an outcome")),
     }
 }
 
@@ -212,7 +219,7 @@ fn encode_value(value: &Value) -> Bytes {
 }
 
 /// The client expects the same kind of outcome that it sent.
-fn echo_state(outcome: &SettlementOutcome) -> DeliveryState {
+pub(super) fn echo_state(outcome: &SettlementOutcome) -> DeliveryState {
     match outcome {
         SettlementOutcome::Complete => DeliveryState::Accepted,
         SettlementOutcome::Release => DeliveryState::Released,

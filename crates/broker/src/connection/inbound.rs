@@ -5,18 +5,29 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::links::BrokerLink;
 use super::{BrokerConnection, decode, to_amqp};
-use crate::core::Error;
+use crate::core::{Error, TransactionScope};
 use crate::engine::EngineRequest;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_delivery(&mut self, delivery: Delivery) {
         match self.links.get(delivery.link) {
-            Some(BrokerLink::Sender { entity, .. }) => {
-                let Delivery { link, id, settled, message_format, payload, .. } = delivery;
+            Some(BrokerLink::Coordinator { .. }) => self.on_coordinator_delivery(delivery),
+            Some(BrokerLink::Sender { entity, scope, session, .. }) => {
+                let Delivery { link, id, settled, message_format, payload, state, .. } = delivery;
                 let (to, size) = (*entity, payload.len());
+                let scope = TransactionScope { connection: self.line.id(), session: session.number(), entity: *scope };
                 match decode::decode_messages(message_format, payload) {
                     Ok(messages) => {
                         self.pending_bytes += size;
+                        if let Some(DeliveryState::Transactional(state)) = state {
+                            return self.send_in_transaction(
+                                (link, id, settled),
+                                state.transaction,
+                                scope,
+                                to,
+                                messages,
+                            );
+                        }
                         self.pending.push(EngineRequest::Send { link, delivery: id, settled, to, messages });
                     }
                     Err(unreadable) => self.dispose(link, id, DeliveryState::rejected(unreadable.to_amqp())),

@@ -16,8 +16,10 @@ pub(super) enum BrokerLink {
     Pending(Box<PendingLink>),
     /// The engine is checking that the entity of its node exists.
     PendingNode(Box<PendingNodeLink>),
-    /// A client sends to a queue or topic.
-    Sender { entity: EntityId, core_id: CoreLinkId },
+    /// A client sends to a queue or topic. `scope` is the entity for transactions: itself, or the one it sends via.
+    Sender { entity: EntityId, scope: EntityId, session: SessionId, core_id: CoreLinkId },
+    /// A client declares and discharges transactions.
+    Coordinator { core_id: CoreLinkId },
     /// A client receives.
     Receiver(Box<ReceiverLink>),
     /// A client sends requests to a node.
@@ -28,6 +30,7 @@ pub(super) enum BrokerLink {
 
 #[derive(Debug)]
 pub(super) struct PendingLink {
+    pub(super) session: SessionId,
     pub(super) attach: Box<Attach>,
     /// Its id in the core.
     pub(super) core_id: CoreLinkId,
@@ -52,6 +55,7 @@ pub(crate) struct ReceiverSource {
 
 #[derive(Debug)]
 pub(super) struct ReceiverLink {
+    pub(super) session: SessionId,
     pub(super) core_id: CoreLinkId,
     pub(super) source: ReceiverSource,
     pub(super) credit: CoreCredit,
@@ -247,7 +251,7 @@ impl BrokerLink {
             Self::Receiver(receiver) => Some(receiver.core_id),
             Self::Requests { core_id, .. } => *core_id,
             Self::Responses(responses) => responses.core_id,
-            Self::Sender { core_id, .. } => Some(*core_id),
+            Self::Sender { core_id, .. } | Self::Coordinator { core_id } => Some(*core_id),
         }
     }
 }

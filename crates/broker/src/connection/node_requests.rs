@@ -7,20 +7,34 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::LinkAddress;
+use super::attach::SenderTarget;
 use super::links::ReceiverSource;
+use super::transactions::{CoordinatorReply, TransactionalReply};
 use super::{BrokerConnection, cbs, describe_error, management};
 use crate::access::AccessGrant;
-use crate::core::{AttachResult, EntityId, Error};
+use crate::core::{AttachResult, Error};
 
 /// The engine's reply to a call from a connection.
 pub(crate) enum CallReply {
     Sender {
         link: amqp::LinkId,
-        result: Result<(EntityId, Option<u64>), Error>,
+        result: Result<SenderTarget, Error>,
     },
     Receiver {
         link: amqp::LinkId,
         result: Result<(ReceiverSource, AttachResult), Error>,
+    },
+    /// The outcome of a declare or a discharge.
+    Coordinator {
+        link: amqp::LinkId,
+        delivery: u32,
+        result: Result<CoordinatorReply, Error>,
+    },
+    /// The outcome of operations inside a transaction. `error` is why some of the deliveries failed.
+    Transactional {
+        reply: TransactionalReply,
+        failed: Vec<u32>,
+        error: Option<Error>,
     },
     /// Whether the entity of a `$management` node exists.
     Node {
@@ -131,6 +145,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         match answer {
             CallReply::Sender { link, result } => self.on_sender_resolved(link, result),
             CallReply::Receiver { link, result } => self.on_receiver_resolved(link, result),
+            CallReply::Coordinator { link, delivery, result } => self.on_coordinator_reply(link, delivery, result),
+            CallReply::Transactional { reply, failed, error } => {
+                self.on_transactional_reply(reply, &failed, error.as_ref());
+            }
             CallReply::Node { link, result } => self.on_node_resolved(link, result),
             CallReply::Token { link, correlation, response, grant } => {
                 self.management_weight -= TOKEN_WEIGHT;

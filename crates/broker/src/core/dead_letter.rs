@@ -15,6 +15,7 @@ use super::queue_context::QueueContext;
 use super::record::{DeadLetteredRecord, JournalRecord};
 use super::sessions::TableSlot;
 use super::settle::PropertyUpdates;
+use super::topic::{ReservedCounters, reserve_counter};
 
 pub(super) const MAX_DELIVERY_COUNT: &str = "MaxDeliveryCountExceeded";
 pub(super) const EXPIRED: &str = "TTLExpiredException";
@@ -50,7 +51,7 @@ impl<'a> DeadLetterReason<'a> {
 }
 
 /// A message that is about to move to the dead-letter queue.
-struct PendingMove {
+pub(super) struct PendingMove {
     slot: TableSlot,
     counter: u64,
     /// Its counter in the dead-letter queue.
@@ -59,24 +60,32 @@ struct PendingMove {
     overrides: Arc<PropertyOverrides>,
 }
 
+impl MessageQueue {
+    pub(super) fn move_records(&self, moves: &[PendingMove]) -> Vec<JournalRecord<'_>> {
+        let to_record = |pending: &PendingMove| {
+            JournalRecord::DeadLettered(DeadLetteredRecord {
+                queue: self.id,
+                session: self.sessions.id(pending.slot),
+                sequence: MessageQueue::sequence_number(pending.counter, pending.message),
+                counter: pending.new_counter,
+                delivery_count: pending.message.delivery_count,
+                location: pending.message.location,
+                overrides: pending.overrides.clone(),
+            })
+        };
+        moves.iter().map(to_record).collect()
+    }
+}
+
 impl QueueContext<'_, '_> {
-    /// Dead-letters messages that receivers have locked.
-    pub(super) fn dead_letter_locked(
-        &mut self,
-        tokens: &[LockToken],
-        reason: &DeadLetterReason<'_>,
-    ) -> Result<(), Error> {
-        let locks = tokens.iter().map(|token| self.queue.locks[token]);
-        let messages: Vec<_> = locks.map(|lock| (lock.slot, lock.counter)).collect();
-        let moves = self.plan_moves(&messages, reason);
-        self.append_moves(&moves)?;
+    /// Moves messages that receivers had locked, after their records are in the journal.
+    pub(super) fn apply_dead_letters(&mut self, tokens: &[LockToken], moves: Vec<PendingMove>) {
         for token in tokens {
             self.queue.remove_lock(*token);
         }
+        let slots: BTreeSet<_> = moves.iter().map(|pending| pending.slot).collect();
         moves.into_iter().for_each(|pending| self.complete_move(pending));
-        let slots: BTreeSet<_> = messages.into_iter().map(|(slot, _)| slot).collect();
         self.serve_sessions(slots);
-        Ok(())
     }
 
     /// Dead-letters an unlocked message. The caller serves its session afterwards.
@@ -86,39 +95,29 @@ impl QueueContext<'_, '_> {
         counter: u64,
         reason: &DeadLetterReason<'_>,
     ) -> Result<(), Error> {
-        let moves = self.plan_moves(&[(slot, counter)], reason);
-        self.append_moves(&moves)?;
+        let moves = self.plan_moves(&[(slot, counter)], reason, &mut ReservedCounters::new());
+        let records = self.queue.move_records(&moves);
+        self.state.append_records(self.call, &records)?;
         moves.into_iter().for_each(|pending| self.complete_move(pending));
         Ok(())
     }
 
-    fn plan_moves(&self, messages: &[(TableSlot, u64)], reason: &DeadLetterReason<'_>) -> Vec<PendingMove> {
+    pub(super) fn plan_moves(
+        &self,
+        messages: &[(TableSlot, u64)],
+        reason: &DeadLetterReason<'_>,
+        reserved_counters: &mut ReservedCounters,
+    ) -> Vec<PendingMove> {
         // Counters are assigned before the append, because the records contain them.
         let last = self.dead_letter_queue.as_ref().map_or(0, |queue| queue.counter);
-        let plan = |((slot, counter), new_counter): (&(TableSlot, u64), u64)| {
+        let plan = |(slot, counter): &(TableSlot, u64)| {
             let message = self.queue.sessions.get(*slot).backlog.get(*counter)?;
+            let new_counter = reserve_counter(reserved_counters, self.queue.id.entity, last);
             let mut overrides = reason.overrides(self.queue.overrides(*counter, message).as_ref());
             overrides.enqueued_sequence = Some(MessageQueue::sequence_number(*counter, message));
             Some(PendingMove { slot: *slot, counter: *counter, new_counter, message, overrides: Arc::new(overrides) })
         };
-        messages.iter().zip(last + 1..).filter_map(plan).collect()
-    }
-
-    fn append_moves(&mut self, moves: &[PendingMove]) -> Result<(), Error> {
-        let queue = &*self.queue;
-        let to_record = |pending: &PendingMove| {
-            JournalRecord::DeadLettered(DeadLetteredRecord {
-                queue: queue.id,
-                session: queue.sessions.id(pending.slot),
-                sequence: MessageQueue::sequence_number(pending.counter, pending.message),
-                counter: pending.new_counter,
-                delivery_count: pending.message.delivery_count,
-                location: pending.message.location,
-                overrides: pending.overrides.clone(),
-            })
-        };
-        let records: Vec<_> = moves.iter().map(to_record).collect();
-        Ok(self.state.append_records(self.call, &records)?)
+        messages.iter().filter_map(plan).collect()
     }
 
     fn complete_move(&mut self, pending: PendingMove) {

@@ -30,6 +30,12 @@ pub enum Error {
     NotImplemented(&'static str),
     #[error("the message of {size} bytes exceeds the limit of {limit}")]
     MessageTooLarge { size: usize, limit: usize },
+    #[error("the transaction is unknown: it was not declared on this connection, has ended, or has taken too long")]
+    UnknownTransaction,
+    #[error("the transaction was rolled back: {reason}")]
+    TransactionRolledBack { reason: Box<str> },
+    #[error("the transaction is too large: at most {limit} messages are allowed")]
+    TransactionTooLarge { limit: usize },
     #[error("the size quota of '{path}' ({limit} bytes) is used up")]
     QuotaExceeded { path: Box<str>, limit: u64 },
     #[error("the lock supplied is invalid: it expired, or the message was settled or removed")]
@@ -64,9 +70,12 @@ impl Error {
             Self::NotAllowed(_) | Self::ForwardTargetNotFound { .. } => "amqp:not-allowed",
             Self::NotImplemented(_) => "amqp:not-implemented",
             Self::MessageTooLarge { .. } => "amqp:link:message-size-exceeded",
-            Self::QuotaExceeded { .. } | Self::TooManyRules { .. } | Self::StorageFull => {
-                "amqp:resource-limit-exceeded"
-            }
+            Self::UnknownTransaction => "amqp:transaction:unknown-id",
+            Self::TransactionRolledBack { .. } => "amqp:transaction:rollback",
+            Self::QuotaExceeded { .. }
+            | Self::TooManyRules { .. }
+            | Self::TransactionTooLarge { .. }
+            | Self::StorageFull => "amqp:resource-limit-exceeded",
             Self::MessageLockLost => "com.microsoft:message-lock-lost",
             Self::SessionLockLost => "com.microsoft:session-lock-lost",
             Self::SessionCannotBeLocked { .. } => "com.microsoft:session-cannot-be-locked",
@@ -79,16 +88,21 @@ impl Error {
     /// The status code of a management response.
     pub fn status(&self) -> u16 {
         match self {
-            Self::EntityNotFound { .. } | Self::EntityDeleted { .. } | Self::MessageNotFound(_) => 404,
+            Self::EntityNotFound { .. }
+            | Self::EntityDeleted { .. }
+            | Self::UnknownTransaction
+            | Self::MessageNotFound(_) => 404,
             Self::EntityExists { .. } => 409,
             Self::EntityDisabled { .. }
             | Self::InvalidArgument { .. }
             | Self::InvalidRule(_)
             | Self::ForwardTargetNotFound { .. }
+            | Self::TransactionRolledBack { .. }
             | Self::NotAllowed(_) => 400,
             Self::MessageTooLarge { .. }
             | Self::QuotaExceeded { .. }
             | Self::TooManyRules { .. }
+            | Self::TransactionTooLarge { .. }
             | Self::StorageFull => 403,
             Self::MessageLockLost | Self::SessionLockLost | Self::SessionCannotBeLocked { .. } => 410,
             Self::ServerBusy => 503,

@@ -27,7 +27,7 @@ use super::send::{IncomingMessage, PlannedMessage};
 use super::sessions::TableSlot;
 use super::settle::MAX_PER_TIMER;
 use super::timers::Timer;
-use super::topic::{MessageRoute, TopicMessage};
+use super::topic::{MessageRoute, ReservedCounters, TopicMessage};
 use crate::journal::ReadJournalEntry;
 
 /// As in the service.
@@ -93,7 +93,7 @@ impl Core {
         match self.plan_forward(call, &source, path, &incoming) {
             Err(reason) => self.transfer_dead_letter(call, &source, incoming.session_id.as_deref(), &reason),
             Ok((destination, routes)) => {
-                let planned = self.plan_messages(call.now, destination, std::slice::from_ref(&incoming), &routes)?;
+                let planned = self.plan_forwarded(call, destination, &incoming, &routes)?;
                 self.move_message(call, &source, &incoming, destination, planned.into_iter().flatten().next())
             }
         }
@@ -109,6 +109,17 @@ impl Core {
             overrides = Some(Arc::new(PropertyOverrides { dead_letter_source: Some(path), ..earlier }));
         }
         Some(ForwardSource { queue: from, slot, counter, message, overrides })
+    }
+
+    fn plan_forwarded<'a>(
+        &self,
+        call: &CallContext<'_>,
+        destination: EntityId,
+        incoming: &'a IncomingMessage,
+        routes: &'a [MessageRoute],
+    ) -> Result<Vec<Option<PlannedMessage<'a>>>, Error> {
+        let messages = std::slice::from_ref(incoming);
+        self.plan_messages(call.now, destination, messages, routes, &mut ReservedCounters::new())
     }
 
     /// The destination and the route of a message, or why it cannot be forwarded.

@@ -10,7 +10,7 @@
 //! 2. `call_context`, `shared_state`, `queue_context`: what every operation works with.
 //! 3. The path of a message: `send` (checks, duplicates, partition, sequence number, journal) → `topic` (which
 //!    subscriptions get it, by their rules) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`LinkEffect::Deliver`]) → `settle`
-//!    (completed, unlocked, deferred or dead-lettered).
+//!    (completed, unlocked, deferred or dead-lettered). `transactions`: several of these at once.
 //! 4. What happens later: `timers`, `session_lock`, `undeliverable_messages`, `dead_letter`, `scheduled_messages`,
 //!    `forwarding`.
 //! 5. Administration: `administration`, `rules`, `name`, `management`, `management_links`.
@@ -20,8 +20,8 @@
 //! 24 bytes per message in each queue that holds it, about 360 per session, about 20 per id in a duplicate history
 //! (`tests/core_cost.rs`). Bodies stay in the journal. No operation on one message scans other messages or sessions.
 //!
-//! # Not supported
-//! The core keeps no transactions. It reads messages only for topics with [rules](crate::rules) and to forward them.
+//! # Reads of messages
+//! The core reads messages only for topics with [rules](crate::rules) and to forward them.
 
 mod administration;
 mod backlog;
@@ -57,6 +57,7 @@ mod shared_state;
 mod snapshot;
 mod timers;
 mod topic;
+mod transactions;
 mod undeliverable_messages;
 mod waiting_attaches;
 
@@ -85,6 +86,8 @@ pub use shared_state::BrokerLimits;
 use shared_state::SharedState;
 pub use snapshot::SnapshotCursor;
 use timers::Timer;
+use transactions::Transactions;
+pub use transactions::{TransactionId, TransactionScope};
 
 /// The broker's state and rules.
 #[derive(Debug)]
@@ -93,6 +96,7 @@ pub struct Core {
     by_path: BTreeMap<Box<str>, EntityId>,
     next_entity: u32,
     management_links: ManagementLinks,
+    transactions: Transactions,
     state: SharedState,
 }
 
@@ -104,6 +108,7 @@ impl Core {
             by_path: BTreeMap::new(),
             next_entity: 1,
             management_links: ManagementLinks::default(),
+            transactions: Transactions::default(),
             state: SharedState::new(limits, seed),
         }
     }
@@ -164,13 +169,14 @@ impl Core {
         }
     }
 
-    /// Removes a receiver or management link that detached or lost its connection. Ignores unknown links.
+    /// Removes a receiver, management or coordinator link that detached or lost its connection. Ignores unknown links.
     pub fn detach(&mut self, call: &mut CallContext<'_>, link: CoreLinkId) {
         self.handle_due_timers(call);
         if let Some(mut context) = self.queue_context_of_link(call, link) {
             return context.detach(link);
         }
         self.management_links.remove(link);
+        self.transactions.remove_link(link);
     }
 
     /// Settles deliveries by lock token, from the receiving link or any other. `Ok` lists the tokens whose lock is lost
@@ -261,6 +267,7 @@ impl Core {
             Timer::Retry(queue) => self.with_queue_context(call, queue, |context| context.retry()),
             Timer::Forward(queue) => self.forward_messages(call, queue),
             Timer::ScheduledMessages(entity) => self.activate_due_messages(call, entity),
+            Timer::Transactions => self.expire_transactions(call),
             Timer::History(entity) => self.sweep_history(call, entity),
         }
     }

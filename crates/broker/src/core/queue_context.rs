@@ -42,6 +42,10 @@ impl<'t> QueueContext<'_, 't> {
 
     /// Delivers what can be delivered after a session changed.
     pub(super) fn serve(&mut self, slot: TableSlot) {
+        if let Some(postponed) = &mut self.state.postponed {
+            postponed.insert((self.queue.id, slot));
+            return;
+        }
         if self.queue.policy.forward_to.is_some() {
             return self.forward_later(slot);
         }

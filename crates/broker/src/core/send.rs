@@ -17,6 +17,7 @@ use super::partition_choice;
 use super::queue::STORED_OVERHEAD;
 use super::record::EnqueuedRecord;
 use super::scheduled_messages::ScheduledMessage;
+use super::shared_state::RecordGroup;
 use super::timers::Timer;
 use super::topic::{MessageRoute, ReservedCounters, TopicMessage};
 use crate::journal::JournalLocation;
@@ -53,17 +54,12 @@ impl Core {
         self.check_send(entity, messages)?;
         let routes = self.route_messages(call.now, entity, messages);
         self.check_copies(entity, &routes)?;
-        let planned = self.plan_messages(call.now, entity, messages, &routes)?;
-        let locations = self.append_messages(call, entity, &planned)?;
-        let mut locations = locations.into_iter();
-        for PlannedRecord { record, .. } in planned.iter().flatten().flatten() {
-            self.record_as_seen(record);
-            // A message that no subscription takes has no body, and so no location.
-            let stored = record.due_at.is_some() || self.count_references(entity, &record.targets) > 0;
-            if let Some(location) = stored.then(|| locations.next()).flatten() {
-                self.enqueue_or_schedule(call, record, location);
-            }
-        }
+        let planned = self.plan_messages(call.now, entity, messages, &routes, &mut ReservedCounters::new())?;
+        let mut group = self.state.begin_group();
+        self.push_messages(&mut group, entity, &planned);
+        let mut locations = Vec::new();
+        self.state.append(call, group, &mut locations)?;
+        self.apply_messages(call, entity, &planned, &mut locations.into_iter());
         // The message itself is the first of its records.
         let sequence = |planned: &PlannedMessage<'_>| planned.first().map(|planned| planned.record.sequence);
         Ok(planned.iter().map(|planned| planned.as_ref().and_then(sequence)).collect())
@@ -122,7 +118,7 @@ impl Core {
         self.check_quota(entity, messages)
     }
 
-    fn check_quota(&self, entity: &Entity, messages: &[IncomingMessage]) -> Result<(), Error> {
+    pub(super) fn check_quota(&self, entity: &Entity, messages: &[IncomingMessage]) -> Result<(), Error> {
         let more = messages.iter().map(|message| message.body.len() as u64 + STORED_OVERHEAD).sum();
         self.check_room(entity, more)
     }
@@ -145,6 +141,7 @@ impl Core {
         id: EntityId,
         messages: &'a [IncomingMessage],
         routes: &'a [MessageRoute],
+        reserved_counters: &mut ReservedCounters,
     ) -> Result<Vec<Option<PlannedMessage<'a>>>, Error> {
         let entity = &self.entities[&id];
         let (ingress, description) = match (&entity.ingress, entity.description.ingress()) {
@@ -168,7 +165,7 @@ impl Core {
             let due_at = message.scheduled_for.filter(|due| *due > now);
             let time_to_live = shorter_ttl(message.time_to_live, entity_ttl);
             let session = message.session_id.as_deref();
-            let targets = self.select_targets(route, session, time_to_live, &mut batch.reserved_counters);
+            let targets = self.select_targets(route, session, time_to_live, reserved_counters);
             let sequence = SequenceNumber::new(partition, batch.counter);
             let record = EnqueuedRecord {
                 entity: id,
@@ -182,7 +179,7 @@ impl Core {
                 hops: 0,
             };
             let mut planned = vec![PlannedRecord { record, body: &message.body }];
-            let copies = self.plan_copies(now, id, route, sequence, &mut batch.reserved_counters);
+            let copies = self.plan_copies(now, id, route, sequence, reserved_counters);
             batch.counter += copies.len() as u64;
             planned.extend(copies);
             Some(planned)
@@ -219,13 +216,13 @@ impl Core {
         route.copies.iter().zip(original.counter() + 1..).map(plan).collect()
     }
 
-    fn append_messages(
-        &mut self,
-        call: &mut CallContext<'_>,
+    /// Adds the records of messages to a journal group.
+    pub(super) fn push_messages<'a>(
+        &self,
+        group: &mut RecordGroup<'a>,
         entity: EntityId,
-        planned: &[Option<PlannedMessage<'_>>],
-    ) -> Result<Vec<JournalLocation>, Error> {
-        let mut group = self.state.begin_group();
+        planned: &[Option<PlannedMessage<'a>>],
+    ) {
         for PlannedRecord { record, body } in planned.iter().flatten().flatten() {
             // A scheduled message holds one reference until it is due and its targets are known.
             let references = if record.due_at.is_some() { 1 } else { self.count_references(entity, &record.targets) };
@@ -233,9 +230,24 @@ impl Core {
             let body = (references > 0).then_some(&***body);
             group.push(|page| record.encode(page), body, references);
         }
-        let mut locations = Vec::new();
-        self.state.append(call, group, &mut locations)?;
-        Ok(locations)
+    }
+
+    /// Enqueues or schedules messages that are in the journal at these locations.
+    pub(super) fn apply_messages(
+        &mut self,
+        call: &mut CallContext<'_>,
+        entity: EntityId,
+        planned: &[Option<PlannedMessage<'_>>],
+        locations: &mut impl Iterator<Item = JournalLocation>,
+    ) {
+        for PlannedRecord { record, .. } in planned.iter().flatten().flatten() {
+            self.record_as_seen(record);
+            // A message that no subscription takes has no body, and so no location.
+            let stored = record.due_at.is_some() || self.count_references(entity, &record.targets) > 0;
+            if let Some(location) = stored.then(|| locations.next()).flatten() {
+                self.enqueue_or_schedule(call, record, location);
+            }
+        }
     }
 
     /// Records the sequence number and the message id as used, whether or not the message is stored.
@@ -301,7 +313,6 @@ struct BatchPlan {
     counter: u64,
     partition: u8,
     seen: HashSet<u128>,
-    reserved_counters: ReservedCounters,
 }
 
 fn check_message(message: &IncomingMessage, limit: usize, needs_session: bool) -> Result<(), Error> {

@@ -8,14 +8,15 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::dead_letter::DeadLetterReason;
+use super::dead_letter::{DeadLetterReason, PendingMove};
 use super::error::Error;
 use super::id::{LockToken, Timestamp};
-use super::queue::MessageUpdate;
+use super::queue::{MessageQueue, MessageUpdate};
 use super::queue_context::QueueContext;
 use super::record::{JournalRecord, MessageUpdatedRecord};
 use super::sessions::TableSlot;
 use super::timers::Timer;
+use super::topic::ReservedCounters;
 
 /// Items per timer call: a million locks that expire together must not delay other calls.
 pub(super) const MAX_PER_TIMER: usize = 256;
@@ -44,6 +45,55 @@ pub enum SettlementOutcome {
     },
 }
 
+/// A settlement that is about to be stored.
+pub(super) struct PlannedSettlement {
+    tokens: Vec<LockToken>,
+    changes: SettlementChanges,
+}
+
+enum SettlementChanges {
+    Complete(Vec<(TableSlot, Vec<u64>)>),
+    Release,
+    Update(Vec<(TableSlot, u64, MessageUpdate)>),
+    DeadLetter(Vec<PendingMove>),
+}
+
+impl MessageQueue {
+    /// The records of a settlement. A release has none: locks exist only in memory.
+    pub(super) fn settlement_records(&self, planned: &PlannedSettlement) -> Vec<JournalRecord<'_>> {
+        match &planned.changes {
+            SettlementChanges::Complete(by_session) => self.settled_records(by_session),
+            SettlementChanges::Release => Vec::new(),
+            SettlementChanges::Update(updates) => self.update_records(updates),
+            SettlementChanges::DeadLetter(moves) => self.move_records(moves),
+        }
+    }
+
+    /// That messages were removed, one record per session.
+    fn settled_records(&self, by_session: &[(TableSlot, Vec<u64>)]) -> Vec<JournalRecord<'_>> {
+        let to_record = |(slot, counters): &(TableSlot, Vec<u64>)| JournalRecord::Settled {
+            queue: self.id,
+            session: self.sessions.id(*slot),
+            counters: counters.clone(),
+        };
+        by_session.iter().map(to_record).collect()
+    }
+
+    fn update_records(&self, updates: &[(TableSlot, u64, MessageUpdate)]) -> Vec<JournalRecord<'_>> {
+        let to_record = |(slot, counter, update): &(TableSlot, u64, MessageUpdate)| {
+            JournalRecord::MessageUpdated(MessageUpdatedRecord {
+                queue: self.id,
+                session: self.sessions.id(*slot),
+                counter: *counter,
+                delivery_count: update.delivery_count,
+                deferred: update.deferred,
+                overrides: update.overrides.clone(),
+            })
+        };
+        updates.iter().map(to_record).collect()
+    }
+}
+
 impl QueueContext<'_, '_> {
     /// Settles deliveries; returns the tokens whose lock is lost. If the journal refuses the append, nothing is
     /// settled.
@@ -54,21 +104,72 @@ impl QueueContext<'_, '_> {
     ) -> Result<Vec<LockToken>, Error> {
         let (valid, lost): (Vec<LockToken>, Vec<LockToken>) =
             tokens.iter().partition(|token| self.is_lock_valid(**token));
-        let valid = self.sort_by_sequence(valid);
+        let planned = self.plan_settlement(valid, outcome, &mut ReservedCounters::new())?;
+        let records = self.queue.settlement_records(&planned);
+        self.state.append_records(self.call, &records)?;
+        self.apply_settlement(planned);
+        Ok(lost)
+    }
+
+    /// Refuses an outcome that this queue does not allow.
+    pub(super) fn check_outcome(&self, outcome: &SettlementOutcome) -> Result<(), Error> {
         match outcome {
-            SettlementOutcome::Complete => self.complete(&valid)?,
-            SettlementOutcome::Abandon { properties } => self.abandon(&valid, properties)?,
-            SettlementOutcome::Release => self.unlock_messages(&valid),
-            SettlementOutcome::Defer { properties } => self.defer(&valid, properties)?,
             SettlementOutcome::DeadLetter { .. } if self.dead_letter_queue.is_none() => {
-                return Err(Error::NotAllowed("a message in a dead-letter queue cannot be dead-lettered"));
+                Err(Error::NotAllowed("a message in a dead-letter queue cannot be dead-lettered"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Plans the settlement of valid locks. Nothing changes yet.
+    pub(super) fn plan_settlement(
+        &self,
+        tokens: Vec<LockToken>,
+        outcome: &SettlementOutcome,
+        reserved_counters: &mut ReservedCounters,
+    ) -> Result<PlannedSettlement, Error> {
+        self.check_outcome(outcome)?;
+        let tokens = self.sort_by_sequence(tokens);
+        let counts = self.counts_deliveries();
+        let changes = match outcome {
+            SettlementOutcome::Complete => SettlementChanges::Complete(self.group_by_session(&tokens)),
+            SettlementOutcome::Release => SettlementChanges::Release,
+            SettlementOutcome::Abandon { properties } => {
+                SettlementChanges::Update(self.plan_updates(&tokens, |update| {
+                    update.count_delivery_if(counts);
+                    update.set_properties(properties);
+                }))
+            }
+            SettlementOutcome::Defer { properties } => {
+                SettlementChanges::Update(self.plan_updates(&tokens, |update| {
+                    update.deferred = true;
+                    update.count_delivery_if(counts);
+                    update.set_properties(properties);
+                }))
             }
             SettlementOutcome::DeadLetter { reason, description, properties } => {
                 let (reason, description) = (reason.as_deref(), description.as_deref());
-                self.dead_letter_locked(&valid, &DeadLetterReason { reason, description, properties })?;
+                let reason = DeadLetterReason { reason, description, properties };
+                let locks = tokens.iter().map(|token| self.queue.locks[token]);
+                let messages: Vec<_> = locks.map(|lock| (lock.slot, lock.counter)).collect();
+                SettlementChanges::DeadLetter(self.plan_moves(&messages, &reason, reserved_counters))
             }
+        };
+        Ok(PlannedSettlement { tokens, changes })
+    }
+
+    /// Changes the state after the records of a settlement are in the journal.
+    pub(super) fn apply_settlement(&mut self, planned: PlannedSettlement) {
+        let PlannedSettlement { tokens, changes } = planned;
+        match changes {
+            SettlementChanges::Complete(by_session) => self.apply_completion(&tokens, &by_session),
+            SettlementChanges::Release => self.unlock_messages(&tokens),
+            SettlementChanges::Update(updates) => {
+                self.apply_updates(updates);
+                self.unlock_messages(&tokens);
+            }
+            SettlementChanges::DeadLetter(moves) => self.apply_dead_letters(&tokens, moves),
         }
-        Ok(lost)
     }
 
     /// Sorts by sequence number and removes repeated tokens: settlements take effect in the order the messages were
@@ -133,7 +234,7 @@ impl QueueContext<'_, '_> {
         self.apply_updates(updates);
     }
 
-    fn complete(&mut self, tokens: &[LockToken]) -> Result<(), Error> {
+    fn group_by_session(&self, tokens: &[LockToken]) -> Vec<(TableSlot, Vec<u64>)> {
         let mut by_session: Vec<(TableSlot, Vec<u64>)> = Vec::new();
         for token in tokens {
             let lock = self.queue.locks[token];
@@ -142,7 +243,10 @@ impl QueueContext<'_, '_> {
                 None => by_session.push((lock.slot, vec![lock.counter])),
             }
         }
-        self.append_settled(&by_session)?;
+        by_session
+    }
+
+    fn apply_completion(&mut self, tokens: &[LockToken], by_session: &[(TableSlot, Vec<u64>)]) {
         for token in tokens {
             let lock = self.queue.remove_lock(*token).expect("lock is valid: checked by settle()");
             let (message, _) =
@@ -150,50 +254,18 @@ impl QueueContext<'_, '_> {
             self.call.journal.release(message.location);
         }
         self.serve_sessions(by_session.iter().map(|(slot, _)| *slot));
-        Ok(())
     }
 
     /// Appends that messages were removed, one record per session.
     pub(super) fn append_settled(&mut self, by_session: &[(TableSlot, Vec<u64>)]) -> Result<(), Error> {
-        let queue = &*self.queue;
-        let to_record = |(slot, counters): &(TableSlot, Vec<u64>)| JournalRecord::Settled {
-            queue: queue.id,
-            session: queue.sessions.id(*slot),
-            counters: counters.clone(),
-        };
-        let records: Vec<_> = by_session.iter().map(to_record).collect();
+        let records = self.queue.settled_records(by_session);
         Ok(self.state.append_records(self.call, &records)?)
-    }
-
-    fn abandon(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
-        let counts = self.counts_deliveries();
-        self.update_and_unlock(tokens, |update| {
-            update.count_delivery_if(counts);
-            update.set_properties(properties);
-        })
     }
 
     /// Whether a delivery that did not complete its message counts. In a dead-letter queue it does not, as in Azure
     /// Service Bus: the count stays what it was in the main queue.
     fn counts_deliveries(&self) -> bool {
         self.dead_letter_queue.is_some()
-    }
-
-    fn defer(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
-        let counts = self.counts_deliveries();
-        self.update_and_unlock(tokens, |update| {
-            update.deferred = true;
-            update.count_delivery_if(counts);
-            update.set_properties(properties);
-        })
-    }
-
-    fn update_and_unlock(&mut self, tokens: &[LockToken], edit: impl Fn(&mut MessageUpdate)) -> Result<(), Error> {
-        let updates = self.plan_updates(tokens, edit);
-        self.append_updates(&updates)?;
-        self.apply_updates(updates);
-        self.unlock_messages(tokens);
-        Ok(())
     }
 
     /// Unlocks messages and serves their sessions.
@@ -239,18 +311,7 @@ impl QueueContext<'_, '_> {
     }
 
     fn append_updates(&mut self, updates: &[(TableSlot, u64, MessageUpdate)]) -> Result<(), Error> {
-        let queue = &*self.queue;
-        let to_record = |(slot, counter, update): &(TableSlot, u64, MessageUpdate)| {
-            JournalRecord::MessageUpdated(MessageUpdatedRecord {
-                queue: queue.id,
-                session: queue.sessions.id(*slot),
-                counter: *counter,
-                delivery_count: update.delivery_count,
-                deferred: update.deferred,
-                overrides: update.overrides.clone(),
-            })
-        };
-        let records: Vec<_> = updates.iter().map(to_record).collect();
+        let records = self.queue.update_records(updates);
         Ok(self.state.append_records(self.call, &records)?)
     }
 

@@ -1,6 +1,6 @@
 //! State shared by all parts of the core: lock tokens, timers, limits, links, and the buffer that encodes records.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -9,6 +9,7 @@ use super::call_context::CallContext;
 use super::id::{CoreLinkId, LockToken, QueueId};
 use super::outgoing_byte_budget::OutgoingByteBudget;
 use super::record::JournalRecord;
+use super::sessions::TableSlot;
 use super::timers::TimerQueue;
 use crate::ServiceTier;
 use crate::journal::{AppendError, JournalEntry, JournalLocation};
@@ -44,6 +45,8 @@ pub(super) struct SharedState {
     /// The queue of each receiver link, attached or waiting.
     pub(super) links: HashMap<CoreLinkId, QueueId>,
     pub(super) outgoing: OutgoingByteBudget,
+    /// During a commit: the sessions to serve after it.
+    pub(super) postponed: Option<BTreeSet<(QueueId, TableSlot)>>,
     tokens: StdRng,
     buffer: Vec<u8>,
 }
@@ -52,7 +55,15 @@ impl SharedState {
     pub(super) fn new(limits: BrokerLimits, seed: [u8; 32]) -> Self {
         let tokens = StdRng::from_seed(seed);
         let outgoing = OutgoingByteBudget::new(limits.max_outgoing);
-        Self { limits, timers: TimerQueue::default(), links: HashMap::new(), outgoing, tokens, buffer: Vec::new() }
+        Self {
+            limits,
+            timers: TimerQueue::default(),
+            links: HashMap::new(),
+            outgoing,
+            postponed: None,
+            tokens,
+            buffer: Vec::new(),
+        }
     }
 
     pub(super) fn next_token(&mut self) -> LockToken {

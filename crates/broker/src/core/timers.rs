@@ -20,6 +20,8 @@ pub(super) enum Timer {
     Forward(QueueId),
     /// A scheduled message is due.
     ScheduledMessages(EntityId),
+    /// A transaction has taken too long.
+    Transactions,
     /// The duplicate history is swept.
     History(EntityId),
 }

@@ -214,7 +214,7 @@ fn dead_letter_target(
     EnqueueTarget { queue: QueueId::dead_letter(subscription), counter: Some(counter), time_to_live: None, overrides }
 }
 
-fn reserve_counter(reserved_counters: &mut ReservedCounters, queue: EntityId, last: u64) -> u64 {
+pub(super) fn reserve_counter(reserved_counters: &mut ReservedCounters, queue: EntityId, last: u64) -> u64 {
     match reserved_counters.iter_mut().find(|(promised, _)| *promised == queue) {
         Some((_, counter)) => {
             *counter += 1;

@@ -12,4 +12,6 @@ mod management_nodes;
 mod protection;
 mod protocol_violations;
 mod raw_peer;
+mod session_filter;
 mod slow_peers;
+mod transactions;

@@ -1,0 +1,215 @@
+//! Transactions: the coordinator link, and sends and settlements inside a transaction.
+
+use amqp::performative::TransactionalState;
+use amqp::{Attach, Delivery, DeliveryState, Message, SessionId, Symbol, Value, condition};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::links::BrokerLink;
+use super::node_requests::CallReply;
+use super::{BrokerConnection, to_amqp};
+use crate::core::{
+    EntityId, Error, IncomingMessage, LockToken, QueueId, SettlementOutcome, TransactionId, TransactionScope,
+};
+
+const DECLARE: (u64, &str) = (0x31, "amqp:declare:list");
+const DISCHARGE: (u64, &str) = (0x32, "amqp:discharge:list");
+/// Requests that a client may have in flight on a coordinator link.
+const COORDINATOR_CREDIT: u32 = 100;
+
+/// A request on a coordinator link.
+#[derive(Debug, PartialEq, Eq)]
+enum CoordinatorRequest {
+    Declare,
+    Discharge { transaction: Bytes, fail: bool },
+}
+
+/// The outcome of a request on a coordinator link.
+pub(crate) enum CoordinatorReply {
+    Declared(TransactionId),
+    Discharged,
+}
+
+/// Deliveries that a receiver settles with one disposition.
+pub(super) struct TransactionalSettlement {
+    pub(super) queue: QueueId,
+    pub(super) deliveries: Vec<(u32, LockToken)>,
+    pub(super) outcome: SettlementOutcome,
+    pub(super) settled: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
+    pub(super) fn attach_coordinator(&mut self, link: amqp::LinkId, attach: &Attach) {
+        let core_id = self.links.allocate_core_id(link);
+        self.links.insert(link, BrokerLink::Coordinator { core_id });
+        if self.amqp.accept_attach(link, attach.reply()).is_ok() {
+            let _ = self.amqp.keep_credit(link, COORDINATOR_CREDIT);
+        }
+    }
+
+    pub(super) fn on_coordinator_delivery(&mut self, delivery: Delivery) {
+        let Some(BrokerLink::Coordinator { core_id }) = self.links.get(delivery.link) else { return };
+        let (core_id, connection) = (*core_id, self.line.id());
+        let (link, id) = (delivery.link, delivery.id);
+        let Some(request) = CoordinatorRequest::decode(delivery.payload) else {
+            let error = amqp::Error::new(condition::NOT_ALLOWED, "neither a declare nor a discharge");
+            let _ = self.amqp.dispose(link, id, id, true, Some(DeliveryState::rejected(error)));
+            return;
+        };
+        self.call_core(move |core, call| {
+            let result = match request {
+                CoordinatorRequest::Declare => core.declare_transaction(call, core_id).map(CoordinatorReply::Declared),
+                CoordinatorRequest::Discharge { transaction, fail } => transaction_id(&transaction)
+                    .and_then(|id| core.discharge_transaction(call, id, connection, fail))
+                    .map(|()| CoordinatorReply::Discharged),
+            };
+            CallReply::Coordinator { link, delivery: id, result }
+        });
+    }
+
+    pub(super) fn on_coordinator_reply(
+        &mut self,
+        link: amqp::LinkId,
+        delivery: u32,
+        result: Result<CoordinatorReply, Error>,
+    ) {
+        let state = match result {
+            Ok(CoordinatorReply::Declared(id)) => DeliveryState::Declared { transaction: to_bytes(id) },
+            Ok(CoordinatorReply::Discharged) => DeliveryState::Accepted,
+            Err(error) => DeliveryState::rejected(to_amqp(&error)),
+        };
+        let _ = self.amqp.dispose(link, delivery, delivery, true, Some(state));
+    }
+
+    /// A message for an entity, inside a transaction.
+    pub(super) fn send_in_transaction(
+        &mut self,
+        (link, delivery, settled): (amqp::LinkId, u32, bool),
+        transaction: Bytes,
+        scope: TransactionScope,
+        to: EntityId,
+        messages: Vec<IncomingMessage>,
+    ) {
+        self.call_core(move |core, call| {
+            let result =
+                transaction_id(&transaction).and_then(|id| core.send_in_transaction(call, id, scope, to, messages));
+            let failed = result.as_ref().is_err().then_some(delivery);
+            let deliveries = if settled { Vec::new() } else { vec![delivery] };
+            let reply = TransactionalReply { link, transaction, deliveries, state: DeliveryState::Accepted };
+            CallReply::Transactional { reply, failed: failed.into_iter().collect(), error: result.err() }
+        });
+    }
+
+    /// A disposition of a receiver, inside a transaction.
+    pub(super) fn settle_in_transaction(
+        &mut self,
+        link: amqp::LinkId,
+        transaction: Bytes,
+        session: SessionId,
+        settlement: TransactionalSettlement,
+    ) {
+        let connection = self.line.id();
+        let TransactionalSettlement { queue, deliveries, outcome, settled } = settlement;
+        let state = super::deliveries::echo_state(&outcome);
+        self.call_core(move |core, call| {
+            let scope = TransactionScope { connection, session: session.number(), entity: queue.entity };
+            let tokens: Vec<_> = deliveries.iter().map(|(_, token)| *token).collect();
+            let result = transaction_id(&transaction)
+                .and_then(|id| core.settle_in_transaction(call, id, scope, queue, &tokens, outcome));
+            let (lost, error) = match result {
+                Ok(lost) if lost.is_empty() => (lost, None),
+                Ok(lost) => (lost, Some(core.lock_lost_error(queue))),
+                Err(error) => (tokens, Some(error)),
+            };
+            let failed = deliveries.iter().filter(|(_, token)| lost.contains(token)).map(|(id, _)| *id).collect();
+            let deliveries = if settled { Vec::new() } else { deliveries.into_iter().map(|(id, _)| id).collect() };
+            CallReply::Transactional {
+                reply: TransactionalReply { link, transaction, deliveries, state },
+                failed,
+                error,
+            }
+        });
+    }
+
+    pub(super) fn on_transactional_reply(&mut self, reply: TransactionalReply, failed: &[u32], error: Option<&Error>) {
+        let TransactionalReply { link, transaction, deliveries, state } = reply;
+        for id in deliveries {
+            let state = match error.filter(|_| failed.contains(&id)) {
+                Some(error) => DeliveryState::rejected(to_amqp(error)),
+                None => {
+                    let (transaction, outcome) = (transaction.clone(), Some(state.clone()));
+                    DeliveryState::Transactional(Box::new(TransactionalState { transaction, outcome }))
+                }
+            };
+            let _ = self.amqp.dispose(link, id, id, true, Some(state));
+        }
+    }
+}
+
+/// What to reply to transactional deliveries.
+pub(crate) struct TransactionalReply {
+    link: amqp::LinkId,
+    transaction: Bytes,
+    deliveries: Vec<u32>,
+    /// The outcome of those that did not fail.
+    state: DeliveryState,
+}
+
+impl CoordinatorRequest {
+    fn decode(payload: Bytes) -> Option<Self> {
+        let message = Message::parse(payload).ok()?;
+        let Value::Described(described) = message.value()?.to_value().ok()? else { return None };
+        let is = |(number, name): (u64, &'static str)| match &described.descriptor {
+            Value::Ulong(found) => *found == number,
+            Value::Symbol(found) => *found == Symbol::from_static(name),
+            _ => false,
+        };
+        if is(DECLARE) {
+            return Some(Self::Declare);
+        }
+        let fields = described.value.as_items().filter(|_| is(DISCHARGE))?;
+        let transaction = fields.first()?.as_binary()?.clone();
+        Some(Self::Discharge { transaction, fail: fields.get(1).and_then(Value::as_bool).unwrap_or(false) })
+    }
+}
+
+fn to_bytes(id: TransactionId) -> Bytes {
+    Bytes::copy_from_slice(&id.0.to_be_bytes())
+}
+
+fn transaction_id(bytes: &Bytes) -> Result<TransactionId, Error> {
+    let bytes: [u8; 16] = bytes[..].try_into().map_err(|_| Error::UnknownTransaction)?;
+    Ok(TransactionId(u128::from_be_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use amqp::Described;
+    use amqp::message::MessageWriter;
+    use bytes::BytesMut;
+
+    use super::*;
+
+    fn request(descriptor: Value, fields: Vec<Value>) -> Option<CoordinatorRequest> {
+        let mut buffer = BytesMut::new();
+        let value = Value::Described(Box::new(Described { descriptor, value: Value::List(fields) }));
+        MessageWriter::new(&mut buffer).value(&value);
+        CoordinatorRequest::decode(buffer.freeze())
+    }
+
+    #[test]
+    fn declare_and_discharge_are_read_by_number_and_by_name() {
+        let id = Bytes::from_static(b"0123456789abcdef");
+        let name = |name| Value::Symbol(Symbol::from_static(name));
+        assert_eq!(request(Value::Ulong(0x31), vec![]), Some(CoordinatorRequest::Declare));
+        assert_eq!(request(name("amqp:declare:list"), vec![Value::Null]), Some(CoordinatorRequest::Declare));
+        for (descriptor, fail) in [(Value::Ulong(0x32), true), (name("amqp:discharge:list"), false)] {
+            let fields = vec![Value::Binary(id.clone()), Value::Boolean(fail)];
+            let expected = CoordinatorRequest::Discharge { transaction: id.clone(), fail };
+            assert_eq!(request(descriptor, fields), Some(expected));
+        }
+        assert_eq!(request(Value::Ulong(0x32), vec![]), None);
+        assert_eq!(request(Value::Ulong(0x30), vec![]), None);
+        assert_eq!(CoordinatorRequest::decode(Bytes::from_static(b"\x00\x53")), None);
+    }
+}

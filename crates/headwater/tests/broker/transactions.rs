@@ -1,0 +1,266 @@
+//! Transactions of a raw client: declare, discharge, via-entity, and a broker that is killed while clients commit.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use amqp::message::MessageWriter;
+use amqp::performative::{Coordinator, Disposition, Flow, Performative, TransactionalState, Transfer};
+use amqp::{Attach, DeliveryState, Described, Map, Message, Role, Source, Symbol, Target, Value};
+use broker::core::{EntityDefinition, QueueDescription};
+use broker::{Broker, StorageLocation};
+use bytes::{Bytes, BytesMut};
+use std::net::SocketAddr;
+use testkit::process::Program;
+
+use crate::fixture::{BINARY, SOON};
+use crate::raw_peer::{RawPeer, attach, credit, transfer};
+
+const COORDINATOR: u32 = 0;
+const SENDER: u32 = 1;
+const RECEIVER: u32 = 2;
+
+/// A client with a coordinator link, and links of its choice, in one AMQP session.
+struct TransactionClient {
+    peer: RawPeer,
+    next_delivery: u32,
+    /// Deliveries that arrived while something else was awaited.
+    received: Vec<(u32, String)>,
+}
+
+impl TransactionClient {
+    async fn connect(address: SocketAddr) -> Self {
+        let mut peer = RawPeer::begun(address).await;
+        let coordinator = Target::from(Coordinator::default());
+        peer.frame(0, &with_handle(COORDINATOR, Attach::sender("c", Source::at("me"), coordinator))).await;
+        peer.until(|frame| matches!(frame, Performative::Flow(flow) if flow.handle == Some(COORDINATOR))).await;
+        Self { peer, next_delivery: 0, received: Vec::new() }
+    }
+
+    async fn sender(mut self, queue: &str, via: Option<&str>) -> Self {
+        let mut request = Attach::sender("s", Source::at("me"), Target::at(via.unwrap_or(queue)));
+        if via.is_some() {
+            let key = Symbol::from_static("com.microsoft:transfer-destination-address");
+            request.properties = Some(Map::new().with(key, queue));
+        }
+        self.peer.frame(0, &with_handle(SENDER, request)).await;
+        self.peer.until(|frame| matches!(frame, Performative::Flow(flow) if flow.handle == Some(SENDER))).await;
+        self
+    }
+
+    async fn receiver(mut self, queue: &str, messages: u32) -> Self {
+        self.peer.frame(0, &with_handle(RECEIVER, Attach::receiver("r", Source::at(queue), Target::at("me")))).await;
+        self.peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
+        let Performative::Flow(flow) = credit(RECEIVER, messages, 1 << 20) else { unreachable!("credit is a flow") };
+        self.peer.frame(0, &Performative::Flow(Flow { next_incoming_id: Some(1), ..flow })).await;
+        self
+    }
+
+    /// Sends a delivery; returns its outcome. `None` if the connection ends.
+    async fn send(&mut self, handle: u32, state: Option<DeliveryState>, payload: &[u8]) -> Option<DeliveryState> {
+        let id = self.next_delivery;
+        self.next_delivery += 1;
+        let Performative::Transfer(frame) = transfer(handle, id, false) else { unreachable!("transfer is one") };
+        self.peer.frame_with(0, &Performative::Transfer(Transfer { state, ..frame }), payload).await;
+        self.outcome(Role::Receiver, id).await
+    }
+
+    async fn outcome(&mut self, role: Role, id: u32) -> Option<DeliveryState> {
+        loop {
+            let (frame, payload) = self.peer.poll_frame(SOON).await?;
+            match frame {
+                Performative::Disposition(found) if found.role == role && found.first == id => return found.state,
+                Performative::Transfer(transfer) => self.record(&transfer, payload),
+                Performative::Detach(detach) => panic!("{detach:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    fn record(&mut self, transfer: &Transfer, payload: Bytes) {
+        let message = Message::parse(payload).expect("the broker writes good messages");
+        let body = message.data().next().expect("a body");
+        self.received.push((transfer.delivery_id.expect("an id"), String::from_utf8(body.to_vec()).expect("text")));
+    }
+
+    /// The next message of the receiver.
+    async fn receive(&mut self) -> Option<(u32, String)> {
+        while self.received.is_empty() {
+            if let (Performative::Transfer(transfer), payload) = self.peer.poll_frame(SOON).await? {
+                self.record(&transfer, payload);
+            }
+        }
+        Some(self.received.remove(0))
+    }
+
+    async fn declare(&mut self) -> Option<Bytes> {
+        match self.send(COORDINATOR, None, &described(0x31, vec![Value::Null])).await? {
+            DeliveryState::Declared { transaction } => Some(transaction),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn discharge(&mut self, transaction: &Bytes, fail: bool) -> Option<DeliveryState> {
+        let fields = vec![Value::Binary(transaction.clone()), Value::Boolean(fail)];
+        self.send(COORDINATOR, None, &described(0x32, fields)).await
+    }
+
+    async fn send_in(&mut self, transaction: &Bytes, body: &str) -> Option<DeliveryState> {
+        self.send(SENDER, Some(within(transaction, None)), &text(body)).await
+    }
+
+    async fn settle_in(&mut self, transaction: &Bytes, id: u32, outcome: DeliveryState) -> Option<DeliveryState> {
+        let state = Some(within(transaction, Some(outcome)));
+        let (role, last) = (Role::Receiver, None);
+        let disposition = Disposition { role, first: id, last, settled: false, state, batchable: false };
+        self.peer.frame(0, &Performative::Disposition(disposition)).await;
+        self.outcome(Role::Sender, id).await
+    }
+}
+
+fn with_handle(handle: u32, request: Attach) -> Performative {
+    attach(Attach { handle, ..request })
+}
+
+fn within(transaction: &Bytes, outcome: Option<DeliveryState>) -> DeliveryState {
+    DeliveryState::Transactional(Box::new(TransactionalState { transaction: transaction.clone(), outcome }))
+}
+
+fn described(descriptor: u64, fields: Vec<Value>) -> Bytes {
+    let mut buffer = BytesMut::new();
+    let value = Described { descriptor: Value::Ulong(descriptor), value: Value::List(fields) };
+    MessageWriter::new(&mut buffer).value(&Value::Described(Box::new(value)));
+    buffer.freeze()
+}
+
+fn text(body: &str) -> Bytes {
+    let mut buffer = BytesMut::new();
+    MessageWriter::new(&mut buffer).data(body.as_bytes());
+    buffer.freeze()
+}
+
+async fn broker_with(queues: &[&str]) -> Broker {
+    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), StorageLocation::Ephemeral);
+    let queue = || EntityDefinition::Queue(QueueDescription::default());
+    config.entities = queues.iter().map(|name| ((*name).to_owned(), queue())).collect();
+    Broker::start(config).await.expect("a broker")
+}
+
+/// All messages of a queue, without settling them.
+async fn peek_all(address: SocketAddr, queue: &str, count: u32) -> Vec<String> {
+    let mut client = TransactionClient::connect(address).await.receiver(queue, count).await;
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(client.receive().await.expect("the broker goes on").1);
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_commit_moves_a_message_and_a_rollback_does_not() {
+    let broker = broker_with(&["from", "to"]).await;
+    let mut filler = TransactionClient::connect(broker.address()).await.sender("from", None).await;
+    for body in ["a", "b"] {
+        assert_eq!(filler.send(SENDER, None, &text(body)).await, Some(DeliveryState::Accepted));
+    }
+    // The sender goes via the queue that the receiver settles in, as the service requires.
+    let client = TransactionClient::connect(broker.address()).await.sender("to", Some("from")).await;
+    let mut client = client.receiver("from", 2).await;
+    for fail in [false, true] {
+        let (id, body) = client.receive().await.expect("a message");
+        let transaction = client.declare().await.expect("an answer");
+        let sent = client.send_in(&transaction, &body).await;
+        assert_eq!(sent, Some(within(&transaction, Some(DeliveryState::Accepted))));
+        let settled = client.settle_in(&transaction, id, DeliveryState::Accepted).await;
+        assert_eq!(settled, Some(within(&transaction, Some(DeliveryState::Accepted))));
+        assert_eq!(client.discharge(&transaction, fail).await, Some(DeliveryState::Accepted));
+        let again = client.discharge(&transaction, false).await;
+        let Some(DeliveryState::Rejected(Some(error))) = again else { panic!("{again:?}") };
+        assert_eq!(error.condition.as_str(), "amqp:transaction:unknown-id");
+    }
+    assert_eq!(peek_all(broker.address(), "to", 1).await, ["a"]);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_transaction_ends_with_its_connection() {
+    let broker = broker_with(&["q"]).await;
+    let mut client = TransactionClient::connect(broker.address()).await.sender("q", None).await;
+    let transaction = client.declare().await.expect("an answer");
+    client.send_in(&transaction, "a").await.expect("an answer");
+    drop(client);
+    let mut other = TransactionClient::connect(broker.address()).await.sender("q", None).await;
+    let refused = other.send_in(&transaction, "b").await;
+    let Some(DeliveryState::Rejected(Some(error))) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.condition.as_str(), "amqp:transaction:unknown-id");
+    assert_eq!(other.send(SENDER, None, &text("c")).await, Some(DeliveryState::Accepted));
+    assert_eq!(peek_all(broker.address(), "q", 1).await, ["c"]);
+    broker.stop().await;
+}
+
+/// Moves messages from `from` to `to`, two copies each, until the connection ends.
+async fn move_until_killed(address: SocketAddr) {
+    let client = TransactionClient::connect(address).await.sender("to", Some("from")).await;
+    let mut client = client.receiver("from", 1_000).await;
+    while let Some((id, body)) = client.receive().await {
+        let Some(transaction) = client.declare().await else { return };
+        for _ in 0..2 {
+            client.send_in(&transaction, &body).await;
+        }
+        client.settle_in(&transaction, id, DeliveryState::Accepted).await;
+        if client.discharge(&transaction, false).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn start(data: &std::path::Path) -> (testkit::process::Process, SocketAddr) {
+    let program = Program::new(BINARY).args(["broker", "--data-dir"]).args([data]).args(["--listen", "127.0.0.1:0"]);
+    let broker = program.named("broker").start().expect("the binary starts");
+    let ready = broker.wait_for_line("broker ready on", SOON).await.to_string();
+    let address = ready.split_whitespace().find_map(|word| word.parse().ok()).expect("the line names the address");
+    (broker, address)
+}
+
+async fn create(address: SocketAddr, queue: &str) {
+    let body = "<entry xmlns=\"http://www.w3.org/2005/Atom\"><content type=\"application/xml\">\
+        <QueueDescription xmlns=\"http://schemas.microsoft.com/netservices/2010/10/servicebus/connect\"/>\
+        </content></entry>";
+    let path = format!("/{queue}?api-version=2021-05");
+    let answer = crate::fixture::request(address, "PUT", &path, "", body.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_kill_between_two_commits_leaves_no_half() {
+    const MESSAGES: u32 = 300;
+    let data = tempfile::tempdir().expect("a temporary folder");
+    let (mut broker, mut address) = start(data.path()).await;
+    for queue in ["from", "to"] {
+        create(address, queue).await;
+    }
+    let mut filler = TransactionClient::connect(address).await.sender("from", None).await;
+    for n in 0..MESSAGES {
+        filler.send(SENDER, None, &text(&n.to_string())).await.expect("an answer");
+    }
+    for round in 1..4 {
+        let movers: Vec<_> = (0..3).map(|_| tokio::spawn(move_until_killed(address))).collect();
+        tokio::time::sleep(Duration::from_millis(20 * round)).await;
+        broker.kill().await;
+        for mover in movers {
+            mover.await.expect("it ends with its connection");
+        }
+        (broker, address) = start(data.path()).await;
+    }
+    let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for queue in ["from", "to"] {
+        let client = crate::fixture::request(address, "GET", &format!("/{queue}?api-version=2021-05"), "", b"").await;
+        let count = client.split("MessageCount>").nth(1).and_then(|rest| rest.split('<').next());
+        let count: u32 = count.and_then(|count| count.parse().ok()).expect("a count");
+        for body in peek_all(address, queue, count).await {
+            places.entry(body).or_default().push(queue);
+        }
+    }
+    assert_eq!(places.len(), MESSAGES as usize, "none is lost");
+    let wrong: Vec<_> = places.iter().filter(|(_, found)| **found != ["from"] && **found != ["to", "to"]).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
