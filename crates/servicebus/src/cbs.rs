@@ -29,6 +29,14 @@ pub(crate) struct CbsTokens {
     granted: Mutex<HashMap<Arc<str>, Option<Instant>>>,
 }
 
+/// Whether a call put a token or found one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenGrant {
+    New,
+    /// Service Bus may have forgotten it since.
+    Earlier,
+}
+
 impl CbsTokens {
     pub(crate) fn new(credential: Credential, lifetime: Duration) -> Self {
         Self { credential, lifetime, link: tokio::sync::Mutex::new(None), granted: Mutex::default() }
@@ -40,9 +48,9 @@ impl CbsTokens {
         connection: &ClientConnection,
         address: &Arc<str>,
         deadline: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<TokenGrant, Error> {
         if self.is_granted(address) {
-            return Ok(());
+            return Ok(TokenGrant::Earlier);
         }
         let waited = Instant::now();
         let late = || Error::Timeout {
@@ -52,9 +60,15 @@ impl CbsTokens {
         };
         let mut link = tokio::time::timeout_at(deadline, self.link.lock()).await.map_err(|_| late())?;
         if self.is_granted(address) {
-            return Ok(());
+            return Ok(TokenGrant::Earlier);
         }
-        self.put_token(connection, &mut link, address, deadline).await
+        self.put_token(connection, &mut link, address, deadline).await?;
+        Ok(TokenGrant::New)
+    }
+
+    /// Makes the next [`authorize`](Self::authorize) put a token.
+    pub(crate) fn forget(&self, address: &str) {
+        self.granted.lock().expect("no one panics while holding the tokens").remove(address);
     }
 
     /// Renews the tokens that are due. Returns the failures.
@@ -74,7 +88,7 @@ impl CbsTokens {
         let result = self.put_token(connection, &mut link, address, Instant::now() + timeout).await;
         if result.as_ref().is_err_and(|error| !error.is_retryable()) {
             // Refused for good, such as an entity that is gone. The next use of the address puts a token again.
-            self.granted.lock().expect("no one panics while holding the tokens").remove(address);
+            self.forget(address);
         }
         result
     }

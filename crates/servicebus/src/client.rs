@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tracing::{info, warn};
 
-use crate::cbs::CbsTokens;
+use crate::cbs::{CbsTokens, TokenGrant};
 use crate::connection::{ClientConnection, ClientLink, ConnectionTimeouts, LinkOptions};
 use crate::error::{BusErrorKind, ClientOperation, DisconnectReason, Error};
 use crate::management::Management;
@@ -258,8 +258,31 @@ impl ActiveConnection {
 
     /// Puts a token for the address, then attaches.
     pub(crate) async fn attach(&self, attaching: LinkOptions, deadline: Instant) -> Result<ClientLink, Error> {
-        self.cbs.authorize(&self.connection, &attaching.address, deadline).await?;
-        self.connection.attach(attaching, deadline).await
+        let attach = || self.connection.attach(attaching.clone(), deadline);
+        self.open_with_token(&attaching.address, deadline, attach).await
+    }
+
+    /// Opens a link or a pair of links with a token. Service Bus forgets a token when it expires, and the rights of a key may change:
+    /// after a refusal the token counts as forgotten, and one that was put for an earlier link is put again at once.
+    async fn open_with_token<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        address: &Arc<str>,
+        deadline: Instant,
+        open: impl Fn() -> F,
+    ) -> Result<T, Error> {
+        let granted = self.cbs.authorize(&self.connection, address, deadline).await?;
+        let opened = open().await;
+        if opened.as_ref().err().is_none_or(|error| error.kind() != BusErrorKind::Unauthorized) {
+            return opened;
+        }
+        self.cbs.forget(address);
+        match granted {
+            TokenGrant::New => opened,
+            TokenGrant::Earlier => {
+                self.cbs.authorize(&self.connection, address, deadline).await?;
+                open().await
+            }
+        }
     }
 
     /// The request link to an entity's `$management` node, shared by all callers.
@@ -275,8 +298,8 @@ impl ActiveConnection {
         if let Some(link) = managements.get(&node).filter(|link| link.is_alive()) {
             return Ok(Management::new(node, Arc::clone(link)));
         }
-        self.cbs.authorize(&self.connection, &node, deadline).await?;
-        let link = Arc::new(RequestLink::open(&self.connection, &node, deadline).await?);
+        let open = || RequestLink::open(&self.connection, &node, deadline);
+        let link = Arc::new(self.open_with_token(&node, deadline, open).await?);
         managements.insert(Arc::clone(&node), Arc::clone(&link));
         Ok(Management::new(node, link))
     }

@@ -177,6 +177,7 @@ impl ClientConnection {
 }
 
 /// A link to open.
+#[derive(Clone)]
 pub(crate) struct LinkOptions {
     pub(crate) attach: Attach,
     pub(crate) address: Arc<str>,

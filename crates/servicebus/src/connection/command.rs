@@ -59,6 +59,7 @@ pub(crate) struct AttachRequest {
 }
 
 /// Where deliveries go.
+#[derive(Clone)]
 pub(crate) enum InboundEvent {
     /// Bounded by the link's credit.
     Messages(mpsc::UnboundedSender<Delivery>),

@@ -67,6 +67,10 @@ impl ClientFixture {
 }
 
 pub(crate) async fn start_broker(tls: Option<broker::TlsFiles>) -> Broker {
+    start_broker_with(|config| config.tls = tls).await
+}
+
+pub(crate) async fn start_broker_with(set: impl FnOnce(&mut broker::Config)) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), StorageLocation::Ephemeral);
     let mut events = TopicDescription::default();
     events.ingress.enable_partitioning = true;
@@ -80,7 +84,7 @@ pub(crate) async fn start_broker(tls: Option<broker::TlsFiles>) -> Broker {
         (READ_MODELS.to_owned(), EntityDefinition::Subscription(subscription)),
     ];
     config.test_token = Some(TOKEN.to_owned());
-    config.tls = tls;
+    set(&mut config);
     Broker::start(config).await.unwrap()
 }
 

@@ -9,3 +9,4 @@ mod receiver;
 mod sender;
 mod session_receiver;
 mod tls;
+mod token_expiry;
