@@ -22,7 +22,7 @@ pub(crate) const BENCHES: &[BenchProgram] = &[
     BenchProgram {
         name: "broker",
         binary: "broker",
-        measures: "throughput of the durable broker for sends, receives and session accepts, next to raw TCP in the same run; --flat: the same while it fills",
+        measures: "throughput of the durable broker for sends, receives and session accepts, next to raw TCP in the same run; --flat: the same while it fills; --secured: what keys and TLS cost",
     },
     BenchProgram {
         name: "producer",
@@ -32,7 +32,7 @@ pub(crate) const BENCHES: &[BenchProgram] = &[
     BenchProgram {
         name: "consumer",
         binary: "consumer",
-        measures: "throughput of a pod that applies a backlog, next to raw cursor transactions in the same run; long sessions, short sessions, buckets, sequences committed out of order",
+        measures: "throughput of a pod that applies a backlog, next to raw cursor transactions in the same run; long sessions, short sessions, buckets, sequences committed out of order, signed messages",
     },
     BenchProgram {
         name: "audit",

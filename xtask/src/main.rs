@@ -5,6 +5,7 @@ mod dependency_policy;
 mod hostile;
 mod process;
 mod release;
+mod secured_bus;
 mod test_counts;
 mod test_gate;
 mod tools;

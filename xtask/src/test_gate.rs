@@ -11,6 +11,7 @@ use cargo_metadata::{Metadata, MetadataCommand};
 
 use crate::dependency_policy;
 use crate::process::{cargo, run, run_and_read, step};
+use crate::secured_bus;
 use crate::test_counts::TestCounts;
 use crate::tools::Tools;
 
@@ -25,9 +26,15 @@ pub(crate) struct Args {
     /// Run only the suites, without the static checks
     #[arg(long)]
     suites_only: bool,
+    /// Run only the end-to-end suites, with a broker that requires TLS and keys
+    #[arg(long, conflicts_with_all = ["runs", "suites_only"])]
+    secured_bus: bool,
 }
 
 pub(crate) fn check(root: &Path, arguments: &Args) -> anyhow::Result<()> {
+    if arguments.secured_bus {
+        return secured_bus::check(root);
+    }
     let tools = Tools::install_all(root)?;
     if !arguments.suites_only {
         run_static_checks(root, &tools)?;

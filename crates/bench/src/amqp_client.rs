@@ -1,36 +1,59 @@
 //! A minimal AMQP client for measurements and soaks: the protocol engine on a socket, without other overhead.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use amqp::codec::RawValue;
 use amqp::message::{MessageWriter, Properties, annotation};
 use amqp::performative::{ReceiverSettleMode, SenderSettleMode};
-use amqp::{Attach, ClientSasl, Config, Connection, ConnectionEvent, LinkId, Map, Source, Symbol, Target, Value};
+use amqp::{
+    Attach, ClientSasl, Config, Connection, ConnectionEvent, LinkId, Map, OutgoingDelivery, Source, Symbol, Target,
+    Value,
+};
 use bytes::{Bytes, BytesMut};
+use local_cluster::{BrokerEndpoint, BrokerStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A broker that does not respond for this long has failed the measurement.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct RawAmqpClient {
-    stream: TcpStream,
+    stream: Box<dyn BrokerStream>,
     pub amqp: Connection,
     session: amqp::SessionId,
     input: BytesMut,
 }
 
 impl RawAmqpClient {
-    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
+    /// With the token, if the broker requires one.
+    pub async fn connect(broker: &BrokerEndpoint) -> io::Result<Self> {
+        let stream = broker.connect().await?;
         let config = Config { container_id: "bench".into(), hostname: Some("127.0.0.1".into()), ..Config::default() };
         let mut amqp = Connection::pipelined_client(config, ClientSasl::Anonymous, Instant::now());
         let session = amqp.begin_session().map_err(io::Error::other)?;
-        Ok(Self { stream, amqp, session, input: BytesMut::new() })
+        let mut client = Self { stream, amqp, session, input: BytesMut::new() };
+        if let Some(access) = &broker.access {
+            client.put_token(&access.token).await?;
+        }
+        Ok(client)
+    }
+
+    /// Puts a token for the whole namespace.
+    async fn put_token(&mut self, token: &str) -> io::Result<()> {
+        const NODE: &str = "$cbs";
+        let mut responses = Attach::receiver("replies", Source::at(NODE), Target::at("replies"));
+        responses.snd_settle_mode = SenderSettleMode::Settled;
+        let responses = self.amqp.attach(self.session, responses).map_err(io::Error::other)?;
+        self.amqp.set_credit(responses, 1).map_err(io::Error::other)?;
+        let requests = self.sender(NODE);
+        self.until(|event| matches!(event, ConnectionEvent::Attached { link, .. } if *link == requests)).await?;
+        while self.amqp.credit(requests) == 0 {
+            self.exchange().await?;
+        }
+        let outgoing = OutgoingDelivery { tag: b"token", ..OutgoingDelivery::default() };
+        self.amqp.transfer(requests, outgoing, &[&token_request(token)]).map_err(io::Error::other)?;
+        self.until(|event| matches!(event, ConnectionEvent::Delivery(delivery) if delivery.link == responses)).await
     }
 
     pub fn sender(&mut self, address: &str) -> LinkId {
@@ -86,6 +109,21 @@ impl RawAmqpClient {
             }
         }
     }
+}
+
+fn token_request(token: &str) -> Bytes {
+    let mut buffer = BytesMut::new();
+    let properties = Properties { message_id: Some("1".into()), reply_to: Some("replies"), ..Properties::default() };
+    let request = [("operation", "put-token"), ("type", "servicebus.windows.net:sastoken"), ("name", "sb://localhost")];
+    MessageWriter::new(&mut buffer)
+        .properties(&properties)
+        .application_properties(|map| {
+            for (name, value) in request {
+                map.put_string(name, value);
+            }
+        })
+        .value(&Value::from(token.to_owned()));
+    buffer.freeze()
 }
 
 /// A message with an id, a session and a body.

@@ -7,12 +7,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use amqp::{ConnectionEvent, DeliveryState, Message, OutgoingDelivery};
+use local_cluster::BrokerEndpoint;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::timeout;
@@ -104,7 +104,7 @@ pub async fn run(
         if report.rounds == 0 {
             broker.create_queue(QUEUE, PROPERTIES).await.map_err(|error| error.to_string())?;
         }
-        let work = load(broker.address(), &ledger);
+        let work = load(broker.endpoint(), &ledger);
         let round = Duration::from_millis(rng.random_range(1..=LONGEST_ROUND_MS));
         // The kill ends it in any case: the clients stop on a closed connection.
         let _ = timeout(round, work).await;
@@ -114,7 +114,7 @@ pub async fn run(
         seen(&report);
     }
     let mut broker = start_broker_with(binary, folder.path(), None).await;
-    let drained = drain(broker.address(), &ledger).await;
+    let drained = drain(broker.endpoint(), &ledger).await;
     broker.kill().await;
     let violations: Vec<_> = ledger.violations().drain(..).chain(drained.err()).collect();
     if !violations.is_empty() {
@@ -125,18 +125,18 @@ pub async fn run(
     Ok(KillReport { accepted: settled.accepted, completed: settled.completed, ..report })
 }
 
-async fn load(address: SocketAddr, ledger: &Arc<SessionLedger>) {
-    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(address, Arc::clone(ledger)))).collect();
-    let _ = send(address, ledger, true).await;
+async fn load(broker: &BrokerEndpoint, ledger: &Arc<SessionLedger>) {
+    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(broker.clone(), Arc::clone(ledger)))).collect();
+    let _ = send(broker, ledger, true).await;
     for receiver in receivers {
         let _ = receiver.await;
     }
 }
 
 /// Retries the sends in doubt and receives until everything accepted is completed.
-async fn drain(address: SocketAddr, ledger: &Arc<SessionLedger>) -> Result<(), String> {
-    send(address, ledger, false).await.map_err(|error| format!("send what is in doubt: {error}"))?;
-    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(address, Arc::clone(ledger)))).collect();
+async fn drain(broker: &BrokerEndpoint, ledger: &Arc<SessionLedger>) -> Result<(), String> {
+    send(broker, ledger, false).await.map_err(|error| format!("send what is in doubt: {error}"))?;
+    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(broker.clone(), Arc::clone(ledger)))).collect();
     let done = timeout(DRAIN_TIMEOUT, async {
         while ledger.sessions().iter().any(|session| session.completed < session.accepted) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -153,8 +153,8 @@ async fn drain(address: SocketAddr, ledger: &Arc<SessionLedger>) -> Result<(), S
 }
 
 /// Keeps one message of each session in flight; `more: false` retries only those in doubt.
-async fn send(address: SocketAddr, ledger: &SessionLedger, more: bool) -> io::Result<()> {
-    let mut client = RawAmqpClient::connect(address).await?;
+async fn send(broker: &BrokerEndpoint, ledger: &SessionLedger, more: bool) -> io::Result<()> {
+    let mut client = RawAmqpClient::connect(broker).await?;
     let link = client.sender(QUEUE);
     let mut in_flight: HashMap<u64, usize> = HashMap::new();
     let mut idle: Vec<usize> = (0..SESSIONS).collect();
@@ -200,8 +200,8 @@ async fn send(address: SocketAddr, ledger: &SessionLedger, more: bool) -> io::Re
 }
 
 /// Accepts one session after the other and completes what it receives, until the broker is gone.
-async fn receive(address: SocketAddr, ledger: Arc<SessionLedger>) -> io::Result<()> {
-    let mut client = RawAmqpClient::connect(address).await?;
+async fn receive(broker: BrokerEndpoint, ledger: Arc<SessionLedger>) -> io::Result<()> {
+    let mut client = RawAmqpClient::connect(&broker).await?;
     for turn in 0_u64.. {
         let link = client.receiver(format!("receiver-{turn}"), QUEUE, Some(None));
         client.amqp.set_credit(link, 10).map_err(io::Error::other)?;

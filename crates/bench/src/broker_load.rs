@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use amqp::message::BatchBuilder;
 use amqp::{ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery};
 use bytes::Bytes;
+use local_cluster::BrokerEndpoint;
 use tokio_util::sync::CancellationToken;
 
 use crate::amqp_client::{RawAmqpClient, message};
@@ -41,12 +41,12 @@ pub fn batches(messages: impl Iterator<Item = Bytes> + Send) -> impl Iterator<It
 
 /// Sends as fast as credit allows and waits until every transfer is accepted.
 pub async fn send(
-    address: SocketAddr,
+    broker: &BrokerEndpoint,
     queue: &str,
     payloads: impl Iterator<Item = Bytes>,
     message_format: u32,
 ) -> io::Result<()> {
-    let mut client = RawAmqpClient::connect(address).await?;
+    let mut client = RawAmqpClient::connect(broker).await?;
     let link = client.sender(queue);
     let mut payloads = payloads.peekable();
     let (mut sent, mut accepted) = (0_u32, 0);
@@ -82,8 +82,8 @@ pub struct SingleSessionReceiver {
 }
 
 impl SingleSessionReceiver {
-    pub async fn accept(address: SocketAddr, queue: &str, session: &str) -> io::Result<Self> {
-        let mut client = RawAmqpClient::connect(address).await?;
+    pub async fn accept(broker: &BrokerEndpoint, queue: &str, session: &str) -> io::Result<Self> {
+        let mut client = RawAmqpClient::connect(broker).await?;
         let link = client.receiver("receive".into(), queue, Some(Some(session)));
         client.until(|event| matches!(event, ConnectionEvent::Attached { .. })).await?;
         Ok(Self { client, link })
@@ -123,12 +123,12 @@ pub struct AcceptLoad {
 
 impl AcceptLoad {
     /// Accepts the next session, receives, completes, releases it, and repeats until this many messages are completed.
-    pub async fn complete_messages(self, address: SocketAddr, queue: &str, messages: u64) -> io::Result<()> {
+    pub async fn complete_messages(self, broker: &BrokerEndpoint, queue: &str, messages: u64) -> io::Result<()> {
         let goal = Arc::new(CompletionGoal { left: AtomicU64::new(messages), reached: CancellationToken::new() });
         let workers = (0..self.connections).map(|worker| {
-            let (queue, goal) = (queue.to_owned(), Arc::clone(&goal));
+            let (queue, goal, broker) = (queue.to_owned(), Arc::clone(&goal), broker.clone());
             tokio::spawn(async move {
-                let mut worker = AcceptWorker::connect(address, worker, queue, self.credit).await?;
+                let mut worker = AcceptWorker::connect(&broker, worker, queue, self.credit).await?;
                 // not cancel-safe, but nothing is read after the goal is reached
                 tokio::select! {
                     ended = worker.run(self.sessions, &goal) => ended,
@@ -170,8 +170,8 @@ struct AcceptWorker {
 }
 
 impl AcceptWorker {
-    async fn connect(address: SocketAddr, worker: usize, queue: String, credit: u32) -> io::Result<Self> {
-        let client = RawAmqpClient::connect(address).await?;
+    async fn connect(broker: &BrokerEndpoint, worker: usize, queue: String, credit: u32) -> io::Result<Self> {
+        let client = RawAmqpClient::connect(broker).await?;
         Ok(Self { client, worker, queue, credit, unsettled_by_link: HashMap::new(), accepted: 0 })
     }
 

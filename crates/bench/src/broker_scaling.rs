@@ -58,12 +58,12 @@ pub async fn measure_by_messages(
     for size in sizes {
         let more = next..next + size - stored;
         (stored, next) = (*size, more.end);
-        send(broker.address(), "store", batches(messages(more, FEW_SESSIONS, BODY)), BatchBuilder::FORMAT).await?;
+        send(broker.endpoint(), "store", batches(messages(more, FEW_SESSIONS, BODY)), BatchBuilder::FORMAT).await?;
         let through = next..next + THROUGH;
         next = through.end;
         let load = async {
-            let incoming = send(broker.address(), "store", messages(through, FEW_SESSIONS, BODY), FORMAT);
-            let (sent, taken) = tokio::join!(incoming, BULK.complete_messages(broker.address(), "store", THROUGH));
+            let incoming = send(broker.endpoint(), "store", messages(through, FEW_SESSIONS, BODY), FORMAT);
+            let (sent, taken) = tokio::join!(incoming, BULK.complete_messages(broker.endpoint(), "store", THROUGH));
             sent.and(taken)
         };
         seen(measure(&broker, *size, THROUGH, load).await?);
@@ -82,8 +82,8 @@ pub async fn measure_by_sessions(folder: &Path, sizes: &[u64], mut seen: impl Fn
         let queue = format!("sessions-{sessions}");
         broker.create_queue(&queue, QUEUE).await.map_err(io::Error::other)?;
         let stored = batches(messages(0..SPREAD, *sessions, BODY));
-        send(broker.address(), &queue, stored, BatchBuilder::FORMAT).await?;
-        let load = SHORT.complete_messages(broker.address(), &queue, ACCEPTS);
+        send(broker.endpoint(), &queue, stored, BatchBuilder::FORMAT).await?;
+        let load = SHORT.complete_messages(broker.endpoint(), &queue, ACCEPTS);
         seen(measure(&broker, *sessions, ACCEPTS, load).await?);
     }
     broker.kill().await;

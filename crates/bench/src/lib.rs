@@ -4,6 +4,7 @@ pub mod amqp_client;
 pub mod broker_kills;
 pub mod broker_load;
 pub mod broker_scaling;
+pub mod broker_security;
 pub mod latency;
 pub mod processes;
 pub mod raw_transactions;

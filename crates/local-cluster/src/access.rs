@@ -1,4 +1,4 @@
-//! A broker that requires TLS and keys: its files, and what a client needs.
+//! A broker that requires keys, and TLS if it has a certificate: its files, and what a client needs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,11 +17,8 @@ const HOST: &str = "localhost";
 
 #[derive(Clone)]
 pub struct BrokerAccess {
-    /// The authority that signed the certificate (PEM).
-    pub ca_file: PathBuf,
-    /// For `localhost` (PEM).
-    pub certificate: PathBuf,
-    pub private_key: PathBuf,
+    /// With it, the broker requires TLS.
+    pub certificate: Option<BrokerCertificate>,
     /// The broker's file of keys.
     pub keys: PathBuf,
     /// `SharedAccessKeyName=…;SharedAccessKey=…` of a key that may do everything.
@@ -30,20 +27,35 @@ pub struct BrokerAccess {
     pub token: String,
 }
 
+/// The files of a certificate for `localhost` (PEM).
+#[derive(Clone, Debug)]
+pub struct BrokerCertificate {
+    /// The authority that signed it.
+    pub ca_file: PathBuf,
+    pub certificate: PathBuf,
+    pub private_key: PathBuf,
+}
+
 impl std::fmt::Debug for BrokerAccess {
     /// Without the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BrokerAccess").field("ca_file", &self.ca_file).field("keys", &self.keys).finish_non_exhaustive()
+        let Self { certificate, keys, .. } = self;
+        f.debug_struct("BrokerAccess").field("certificate", certificate).field("keys", keys).finish_non_exhaustive()
     }
 }
 
 impl BrokerAccess {
-    /// A connection string of any key. The certificate has the name `localhost`.
-    pub fn connection_string(address: SocketAddr, credential: &str) -> String {
-        format!("Endpoint=sb://{HOST}:{};{credential}", address.port())
+    /// A connection string of any key.
+    pub fn connection_string(&self, address: SocketAddr, credential: &str) -> String {
+        match &self.certificate {
+            Some(_) => format!("Endpoint=sb://{HOST}:{};{credential}", address.port()),
+            None => format!("Endpoint=sb://{address};{credential};UseDevelopmentEmulator=true"),
+        }
     }
+}
 
-    pub(crate) async fn connect(&self, address: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
+impl BrokerCertificate {
+    pub(crate) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_file_iter(&self.ca_file).map_err(io::Error::other)? {
             roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
@@ -54,6 +66,6 @@ impl BrokerAccess {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from(HOST).map_err(io::Error::other)?;
-        TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 }

@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 use mongod::ReservedPort;
 use tokio::time::timeout;
 
-use crate::access::BrokerAccess;
-use crate::http::exchange;
+use crate::access::{BrokerAccess, BrokerCertificate};
+use crate::endpoint::BrokerEndpoint;
 use crate::managed_process::ManagedProcess;
 use crate::process::{self, Program};
-use crate::send_request;
 
 /// The broker reads its journal first, and the machine may be busy.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,7 +46,7 @@ pub struct BrokerOptions {
     pub entities: Option<PathBuf>,
     /// Whether the broker serves its test hooks.
     pub test_hooks: bool,
-    /// With it, clients need TLS and a key.
+    /// With it, clients need a key, and TLS if it has a certificate.
     pub access: Option<BrokerAccess>,
 }
 
@@ -61,25 +60,25 @@ impl BrokerOptions {
         let entities = self.entities.iter().flat_map(|file| [OsStr::new("--config"), file.as_os_str()]);
         let test_hooks = self.test_hooks.then_some(["--test-token", TEST_TOKEN]);
         let access = self.access.iter().flat_map(|access| {
-            let files =
-                [("--tls-cert", &access.certificate), ("--tls-key", &access.private_key), ("--keys", &access.keys)];
-            let files = files.into_iter().flat_map(|(option, file)| [OsStr::new(option), file.as_os_str()]);
-            files.chain([OsStr::new("--require-tls")])
+            let tls = access.certificate.iter().flat_map(|BrokerCertificate { certificate, private_key, .. }| {
+                let files = [
+                    OsStr::new("--tls-cert"),
+                    certificate.as_os_str(),
+                    OsStr::new("--tls-key"),
+                    private_key.as_os_str(),
+                ];
+                files.into_iter().chain([OsStr::new("--require-tls")])
+            });
+            tls.chain([OsStr::new("--keys"), access.keys.as_os_str()])
         });
         program.args(entities).args(test_hooks.into_iter().flatten()).args(access)
     }
 }
 
-/// The connection string of a broker without authentication.
-pub fn connection_string(address: SocketAddr) -> String {
-    format!("Endpoint=sb://{address};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true")
-}
-
 #[derive(Debug)]
 pub struct BrokerProcess {
     process: ManagedProcess,
-    address: SocketAddr,
-    access: Option<BrokerAccess>,
+    endpoint: BrokerEndpoint,
     ready_after: Duration,
     /// Reserves the port while the broker is down.
     _port: ReservedPort,
@@ -92,8 +91,8 @@ impl BrokerProcess {
         let port = ReservedPort::reserve(None).map_err(reserve)?;
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let process = ManagedProcess::new(options.program(address));
-        let mut broker =
-            Self { process, address, access: options.access.clone(), ready_after: Duration::ZERO, _port: port };
+        let endpoint = BrokerEndpoint { address, access: options.access.clone() };
+        let mut broker = Self { process, endpoint, ready_after: Duration::ZERO, _port: port };
         broker.restart().await?;
         Ok(broker)
     }
@@ -113,19 +112,12 @@ impl BrokerProcess {
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.endpoint.address
     }
 
-    pub fn connection_string(&self) -> String {
-        match &self.access {
-            None => connection_string(self.address),
-            Some(access) => BrokerAccess::connection_string(self.address, &access.credential),
-        }
-    }
-
-    /// What clients need, if it requires TLS and keys.
-    pub fn access(&self) -> Option<&BrokerAccess> {
-        self.access.as_ref()
+    /// What clients need to reach it.
+    pub fn endpoint(&self) -> &BrokerEndpoint {
+        &self.endpoint
     }
 
     /// How long its last start took.
@@ -178,22 +170,8 @@ impl BrokerProcess {
     }
 
     async fn request(&self, doing: &'static str, method: &str, path: &str, body: &str) -> Result<String, Error> {
-        let content_type = if body.starts_with('<') { "application/atom+xml" } else { "application/json" };
-        let authorization =
-            self.access.as_ref().map_or(String::new(), |access| format!("authorization: {}\r\n", access.token));
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {}\r\n{authorization}x-headwater-test-token: {TEST_TOKEN}\r\ncontent-type: {content_type}\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n{body}",
-            self.address,
-            body.len()
-        );
-        let send = async {
-            match &self.access {
-                None => send_request(self.address, &request).await,
-                Some(access) => exchange(access.connect(self.address).await?, &request).await,
-            }
-        };
-        let response = timeout(RESPONSE_TIMEOUT, Box::pin(send)).await;
+        let token = format!("x-headwater-test-token: {TEST_TOKEN}\r\n");
+        let response = timeout(RESPONSE_TIMEOUT, self.endpoint.request(method, path, &token, body)).await;
         let response = response.map_err(|_| Error::NoResponse { doing })?;
         let (head, body) = response.map_err(|source| Error::Io { doing, source })?;
         let status = head.lines().next().unwrap_or_default();

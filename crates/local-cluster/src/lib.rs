@@ -5,6 +5,7 @@
 
 mod access;
 mod broker;
+mod endpoint;
 mod entities;
 mod http;
 mod managed_process;
@@ -13,8 +14,9 @@ pub mod process;
 pub mod usage;
 pub mod wait;
 
-pub use access::BrokerAccess;
-pub use broker::{BrokerOptions, BrokerProcess, Error, connection_string};
+pub use access::{BrokerAccess, BrokerCertificate};
+pub use broker::{BrokerOptions, BrokerProcess, Error};
+pub use endpoint::{BrokerEndpoint, BrokerStream, connection_string};
 pub use entities::{SubscriptionEntity, TopicEntity, emulator_config};
 pub use http::send_request;
 pub use managed_process::{ManagedProcess, ProcessState, UnexpectedExit};

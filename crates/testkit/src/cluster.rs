@@ -12,7 +12,6 @@
 //!
 //! Every process ends with the cluster, and its data folder is removed.
 
-mod access;
 mod broker;
 mod config;
 mod error;
@@ -33,7 +32,6 @@ use tokio::time::timeout;
 
 use crate::wait::try_wait_for;
 
-pub use access::{credential, sign_token};
 pub use broker::ClusterBroker;
 pub use config::{MongoTopology, TestClusterConfig, TopicConfig};
 pub use error::Error;

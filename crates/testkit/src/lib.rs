@@ -1,6 +1,7 @@
 //! Real MongoDB clusters, a faulty network, real processes and waiting for states. From these: whole test clusters, a nemesis that
 //! injects faults into them, and a checker that records and compares what was written and observed.
 
+pub mod bus;
 pub mod checker;
 pub mod cluster;
 pub mod failpoints;

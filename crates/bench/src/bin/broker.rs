@@ -7,6 +7,9 @@
 //!
 //! `cargo xtask bench broker -- --flat [MESSAGES]`: cost per message from 1 thousand to 5 million stored (or `MESSAGES`) and from 10 to 100,000
 //! sessions, memory, and the restart after a kill -9. Needs some 7 GB in the folder for temporary files, removed at the end.
+//!
+//! `cargo xtask bench broker -- --secured [MESSAGES]`: the same loads by turns on a plain broker, on one that requires keys, and on one that requires
+//! keys and TLS. Broker and client share the machine, so a rate shows the cost of both sides; the CPU is the broker's alone.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,6 +17,7 @@ use std::time::{Duration, Instant};
 use amqp::message::{BatchBuilder, FORMAT};
 use bench::broker_load::{AcceptLoad, SingleSessionReceiver, batches, messages, send};
 use bench::broker_scaling::{self, ScalingRow, max_cost_ratio};
+use bench::broker_security::{self, BrokerSecurity, LoadFigure};
 use bench::processes::start_broker;
 use bytes::Bytes;
 use clap::{Parser, value_parser};
@@ -28,13 +32,19 @@ const SESSIONS: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabyt
 /// A pod has 64 parallel sessions by default.
 const CONSUMER: AcceptLoad = AcceptLoad { connections: 8, sessions: 8, credit: 1 };
 
+/// Each mode once per round, so that other load on the machine affects all of them.
+const SECURED_ROUNDS: u32 = 3;
+
 /// Measure the throughput of the durable broker next to raw TCP
 #[derive(Parser)]
 struct Args {
     /// Measure the cost per message while the broker fills, instead of its throughput
-    #[arg(long)]
+    #[arg(long, conflicts_with = "secured")]
     flat: bool,
-    /// Messages to send; with --flat: the most that are stored [default: 200000, with --flat 5000000]
+    /// Measure by turns without keys, with keys, and with keys and TLS, instead of next to raw TCP
+    #[arg(long)]
+    secured: bool,
+    /// Messages to send; with --flat: the most that are stored [default: 200000, with --flat 5000000, with --secured 50000]
     #[arg(value_parser = value_parser!(u64).range(1_000..))]
     messages: Option<u64>,
 }
@@ -42,8 +52,9 @@ struct Args {
 #[tokio::main]
 async fn main() -> io::Result<()> {
     match Args::parse() {
-        Args { flat: true, messages } => measure_scaling(messages.unwrap_or(5_000_000)).await,
-        Args { flat: false, messages } => measure_speed(messages.unwrap_or(200_000)).await,
+        Args { flat: true, messages, .. } => measure_scaling(messages.unwrap_or(5_000_000)).await,
+        Args { secured: true, messages, .. } => measure_security(messages.unwrap_or(50_000)).await,
+        Args { messages, .. } => measure_speed(messages.unwrap_or(200_000)).await,
     }
 }
 
@@ -54,7 +65,7 @@ async fn measure_speed(count: u64) -> io::Result<()> {
     broker.create_queue("single", QUEUE).await.map_err(io::Error::other)?;
     broker.create_queue("batch", SESSIONS).await.map_err(io::Error::other)?;
     broker.create_queue("short", SESSIONS).await.map_err(io::Error::other)?;
-    let address = broker.address();
+    let address = broker.endpoint();
 
     let made: Vec<Bytes> = messages(0..count, 1, BODY).collect();
     let bytes = made.iter().map(Bytes::len).sum();
@@ -80,6 +91,36 @@ async fn measure_speed(count: u64) -> io::Result<()> {
         batch / raw,
         receive / raw
     );
+    Ok(())
+}
+
+async fn measure_security(count: u64) -> io::Result<()> {
+    let mut rounds = Vec::new();
+    for _ in 0..SECURED_ROUNDS {
+        let mut round = Vec::new();
+        for security in BrokerSecurity::ALL {
+            round.push(broker_security::measure(security, count).await?);
+        }
+        rounds.push(round);
+    }
+    let mut json = String::new();
+    println!("{:<8} {:>10} {:>10} {:>10} {:>12}", "load", "", "messages/s", "of plain", "us of cpu");
+    for (load, name) in broker_security::LOADS.into_iter().enumerate() {
+        for (mode, security) in BrokerSecurity::ALL.into_iter().enumerate() {
+            let over_rounds =
+                |figure: &dyn Fn(&[[LoadFigure; 4]]) -> f64| median(rounds.iter().map(|round| figure(round)).collect());
+            let rate = over_rounds(&|round| round[mode][load].rate);
+            let ratio = over_rounds(&|round| round[mode][load].rate / round[0][load].rate);
+            let cpu = over_rounds(&|round| round[mode][load].cpu_us);
+            println!("{name:<8} {:>10} {rate:>10.0} {ratio:>10.3} {cpu:>12.2}", security.name());
+            match security {
+                BrokerSecurity::Plain => {}
+                BrokerSecurity::Keys => json += &format!(r#","{name}_keys_ratio":{ratio:.3}"#),
+                BrokerSecurity::KeysAndTls => json += &format!(r#","{name}_tls_ratio":{ratio:.3}"#),
+            }
+        }
+    }
+    println!(r#"{{"bench":"broker-secured"{json}}}"#);
     Ok(())
 }
 

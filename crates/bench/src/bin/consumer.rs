@@ -1,7 +1,8 @@
 //! Throughput of a consuming pod relative to raw transactions with the same statements.
 //!
 //! `cargo xtask bench consumer [-- EVENTS [SETTINGS [WORKLOAD]]]`, settings as in the configuration: `'{ max_concurrent_sessions: 64 }'`; with
-//! a workload (`many`, `short`, `buckets`, `disorder`) that one alone, and no JSON. Real processes, release, one machine: mongod, the durable broker and
+//! a workload (`many`, `short`, `buckets`, `disorder`, `signed`) that one alone, and no JSON; `signed` runs only when it is named: the first workload by
+//! turns without and with signed messages. Real processes, release, one machine: mongod, the durable broker and
 //! one pod. A backlog is published first; the count is what the broker reports as settled. Three workloads: 1,000 aggregates; as many aggregates as
 //! events; the same in 256 buckets. Then one aggregate with all events; the rate of 1,000 aggregates while one more fails all the
 //! time, beside the rate without it; and last, end to end while it is written, ten aggregates whose sequences two writers commit out of order,
@@ -41,6 +42,10 @@ const WORKLOADS: [Workload; 3] = [
 const FAILING: &str = "failing";
 const ORDERED: &str = "ordered";
 const DISORDER: &str = "disorder";
+const SIGNED: &str = "signed";
+const UNSIGNED: &str = "unsigned";
+const SIGNED_ROUNDS: u32 = 3;
+const SIGNING: &str = "message_signing: { keys: \"bench:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\" }\n";
 /// Of the two above.
 const STREAM_AGGREGATES: u64 = 10;
 const STREAM_BATCH: u64 = 100;
@@ -58,7 +63,7 @@ struct Args {
     #[arg(default_value = "", hide_default_value = true)]
     settings: String,
     /// Measure only this workload, and print no JSON
-    #[arg(value_parser = ["many", "short", "buckets", DISORDER])]
+    #[arg(value_parser = ["many", "short", "buckets", DISORDER, SIGNED])]
     workload: Option<String>,
 }
 
@@ -77,8 +82,15 @@ struct WorkloadResult {
     rss: f64,
 }
 
+/// How one pod published a backlog.
+struct PublishResult {
+    rate: f64,
+    pod: Duration,
+}
+
 /// How one pod consumed a backlog.
 struct ConsumeResult {
+    published: PublishResult,
     rate: f64,
     rss: f64,
     server: Duration,
@@ -96,6 +108,8 @@ struct ConsumerBench {
     events: u64,
     /// The `consumer:` line of the pods, or nothing.
     settings: String,
+    /// The `message_signing:` line of the pods, or nothing.
+    signing: &'static str,
 }
 
 #[tokio::main]
@@ -107,6 +121,7 @@ async fn main() {
             Some(workload) => {
                 bench.measure(workload).await;
             }
+            None if only == SIGNED => bench.measure_signed().await,
             None => {
                 bench.measure_out_of_order().await;
             }
@@ -150,13 +165,14 @@ impl ConsumerBench {
         let rounds = workloads.flat_map(|workload| (1..=ROUNDS).map(|round| topic(workload, round)));
         let topics: Vec<_> = rounds
             .chain(["one", ORDERED, DISORDER].map(String::from))
+            .chain((1..=SIGNED_ROUNDS).flat_map(|round| [SIGNED, UNSIGNED].map(|name| format!("{name}-{round}"))))
             .map(|name| TopicEntity::for_pipeline(name, false))
             .collect();
         let broker = start_broker_with_topics(folder.path(), &topics).await;
         let mongo = testkit::mongo::shared().await.expect("a mongod");
         let server = server_pid(mongo.client()).await;
         let settings = if settings.is_empty() { String::new() } else { format!("consumer: {settings}\n") };
-        Self { folder, mongo, broker, server, events, settings }
+        Self { folder, mongo, broker, server, events, settings, signing: "" }
     }
 
     /// Measures baselines and pods in turn and takes the best of each, so that other load on the machine affects both.
@@ -200,10 +216,33 @@ impl ConsumerBench {
         measured
     }
 
+    /// By turns without and with signatures: the rate and the pod's CPU per event, of the pod that publishes and of the one that consumes.
+    async fn measure_signed(&mut self) {
+        let mut figures: [Vec<[f64; 4]>; 2] = Default::default();
+        for round in 1..=SIGNED_ROUNDS {
+            for (figures, (name, signing)) in figures.iter_mut().zip([(UNSIGNED, ""), (SIGNED, SIGNING)]) {
+                self.signing = signing;
+                let workload = Workload { name, ..WORKLOADS[0] };
+                let applied = self.consume_backlog(&workload, &topic(&workload, round)).await;
+                let cpu = |spent: Duration| spent.as_secs_f64() * 1e6 / self.events as f64;
+                let published = &applied.published;
+                figures.push([published.rate, cpu(published.pod), applied.rate, cpu(applied.pod)]);
+            }
+        }
+        for (name, figures) in [UNSIGNED, SIGNED].into_iter().zip(&figures) {
+            let [published, publish_cpu, applied, apply_cpu] = [0, 1, 2, 3].map(|column| median(figures, column));
+            println!(
+                "{name:>8}: published {published:>6.0}/s, {publish_cpu:.1} us of the pod's cpu each; applied {applied:>6.0}/s, {apply_cpu:.1} us"
+            );
+        }
+        let ratio = |column| median(&figures[1], column) / median(&figures[0], column);
+        println!("  signed: {:.3} of the publish rate, {:.3} of the apply rate", ratio(0), ratio(2));
+    }
+
     /// Publishes a backlog and measures a pod that consumes it.
     async fn consume_backlog(&self, workload: &Workload, topic: &str) -> ConsumeResult {
         let source = self.mongo.database(workload.name);
-        self.publish_backlog(&source, workload, topic).await;
+        let published = self.publish_backlog(&source, workload, topic).await;
         let (server_before, broker_before) = (cpu_time(self.server), cpu_time(self.broker.pid()));
         let since = cluster_time(self.mongo.client()).await;
         let pod = self.start_consumer(&source, topic);
@@ -214,20 +253,22 @@ impl ConsumerBench {
         assert_applied(&source, self.events).await;
         pod.stop().await;
         let oplog = OplogSummary::from_oplog(self.mongo.client(), &views_name(&source), since).await;
-        ConsumeResult { rate, rss, server, broker, pod: spent, oplog }
+        ConsumeResult { published, rate, rss, server, broker, pod: spent, oplog }
     }
 
     /// Writes events and publishes them with a pod that has no read models.
-    async fn publish_backlog(&self, source: &Database, workload: &Workload, topic: &str) {
+    async fn publish_backlog(&self, source: &Database, workload: &Workload, topic: &str) -> PublishResult {
         write(source, self.events, workload.each).await;
-        let more = format!("producer: {{ start: beginning, sessions: \"{}\" }}\n", workload.sessions);
+        let more = format!("producer: {{ start: beginning, sessions: \"{}\" }}\n{}", workload.sessions, self.signing);
         let pod = MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more);
-        measure_published(&self.broker, topic, self.events).await;
+        let rate = measure_published(&self.broker, topic, self.events).await;
+        let spent = pod.cpu();
         pod.stop().await;
+        PublishResult { rate, pod: spent }
     }
 
     fn start_consumer(&self, source: &Database, topic: &str) -> MeasuredPod {
-        let more = format!("producer: {{ start: beginning }}\n{}{READ_MODELS}", self.settings);
+        let more = format!("producer: {{ start: beginning }}\n{}{}{READ_MODELS}", self.settings, self.signing);
         MeasuredPod::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more)
     }
 
@@ -300,6 +341,12 @@ impl ConsumerBench {
         pod.stop().await;
         rate
     }
+}
+
+fn median(rounds: &[[f64; 4]], column: usize) -> f64 {
+    let mut figures: Vec<_> = rounds.iter().map(|round| round[column]).collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
 fn topic(workload: &Workload, round: u32) -> String {

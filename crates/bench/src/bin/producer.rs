@@ -198,7 +198,7 @@ async fn measure_live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
     for insert in inserts {
         insert.await.expect("an insert ends");
     }
-    let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
+    let client = Client::new(&broker.endpoint().connection_string(), servicebus::Config::default()).expect("a client");
     let mut latencies = Vec::new();
     while (latencies.len() as u64) < count {
         let accepted = client

@@ -113,11 +113,7 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
     cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     wait_until_ready(&cluster).await?;
     let checker = Arc::new(Checker::new());
-    let broker = cluster.broker();
-    let (connection, topic) = (broker.connection_string(), broker.topic());
-    let republish = options
-        .republish
-        .then(|| LateRepublisher::start(&connection, topic, &broker.republish_subscription(), options.base.seed));
+    let republish = options.republish.then(|| LateRepublisher::start(cluster.broker(), options.base.seed));
     let progress = ApplyProgress::start(&views, &checker, options.base.verbose);
     let outstanding = || checker.counts().acknowledged.saturating_sub(progress.applied());
 

@@ -9,7 +9,8 @@ use amqp::message::MessageWriter;
 use bytes::{BufMut, BytesMut};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use servicebus::{Client, Config, EncodedMessage, Error, ReceivedMessage, Receiver, Sender};
+use servicebus::{Config, EncodedMessage, Error, ReceivedMessage, Receiver, Sender};
+use testkit::cluster::ClusterBroker;
 use tokio::task::JoinSet;
 
 const PARTITION_KEY: &str = "x-opt-partition-key";
@@ -27,14 +28,11 @@ pub(super) struct LateRepublisher {
 }
 
 impl LateRepublisher {
-    /// # Panics
-    /// When the connection string is invalid.
-    pub(super) fn start(connection_string: &str, topic: &str, subscription: &str, seed: u64) -> Self {
-        let config = Config { container_id: "echo".into(), ..Config::default() };
-        let client = Client::new(connection_string, config).expect("the cluster's connection string is valid");
+    pub(super) fn start(broker: &ClusterBroker, seed: u64) -> Self {
+        let client = broker.client(Config { container_id: "echo".into(), ..Config::default() });
         let republished = Arc::new(AtomicU64::new(0));
         let mut task = JoinSet::new();
-        let (sender, receiver) = (client.sender(topic), client.receiver(subscription));
+        let (sender, receiver) = (client.sender(broker.topic()), client.receiver(&broker.republish_subscription()));
         let rng = StdRng::seed_from_u64(seed);
         let worker = RepublishWorker {
             sender,

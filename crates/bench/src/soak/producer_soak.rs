@@ -224,8 +224,7 @@ pub async fn run(binary: &Path, options: &ProducerSoakOptions) -> Result<Produce
     // An event written during the snapshot may arrive twice, from the snapshot and from the stream. This soak does not test that.
     cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     let checker = Arc::new(Checker::new());
-    let reader =
-        SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);
+    let reader = SubscriptionReader::start(cluster.broker(), &cluster.broker().subscription(), &checker);
     let mut progress = JoinSet::new();
     if options.verbose {
         progress.spawn(print_progress(Arc::clone(&checker)));

@@ -110,11 +110,7 @@ pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakRes
     cluster.wait_for_leader(LEADER_TIMEOUT).await?;
     cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     let checker = Arc::new(Checker::new());
-    let reader = SubscriptionReader::start(
-        &cluster.broker().connection_string(),
-        &cluster.broker().observer_subscription(),
-        &checker,
-    );
+    let reader = SubscriptionReader::start(cluster.broker(), &cluster.broker().observer_subscription(), &checker);
     let enough = CancellationToken::new();
     let writing = {
         let (load, events, ledger, enough) =

@@ -8,6 +8,7 @@ use mongodb::bson::{Bson, RawDocument};
 use pipeline::envelope::property;
 use servicebus::{Client, Config, Error, ReceivedMessage, SessionReceiver};
 use testkit::checker::{Checker, ObservedEvent};
+use testkit::cluster::ClusterBroker;
 use tokio::task::JoinSet;
 
 /// Parallel sessions, and the connections that they share.
@@ -24,9 +25,7 @@ pub struct SubscriptionReader {
 }
 
 impl SubscriptionReader {
-    /// # Panics
-    /// When the connection string is invalid.
-    pub fn start(connection_string: &str, subscription: &str, checker: &Arc<Checker>) -> Self {
+    pub fn start(broker: &ClusterBroker, subscription: &str, checker: &Arc<Checker>) -> Self {
         let config = Config {
             container_id: "drain".into(),
             connect_timeout: TIMEOUT,
@@ -35,9 +34,7 @@ impl SubscriptionReader {
             max_backoff: Duration::from_secs(1),
             ..Config::default()
         };
-        let client =
-            || Client::new(connection_string, config.clone()).expect("the cluster's connection string is valid");
-        let clients: Vec<Client> = (0..CONNECTIONS).map(|_| client()).collect();
+        let clients: Vec<Client> = (0..CONNECTIONS).map(|_| broker.client(config.clone())).collect();
         let mut readers = JoinSet::new();
         for number in 0..READERS {
             let client = clients[number % CONNECTIONS].clone();

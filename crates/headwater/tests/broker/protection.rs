@@ -8,7 +8,7 @@ use amqp::frame::ProtocolHeader;
 use fe2o3_amqp::sasl_profile::SaslProfile;
 use fe2o3_amqp::{Connection, Receiver, Sender, Session};
 use servicebus::{BusErrorKind, Client, Config, Message};
-use testkit::cluster::sign_token;
+use testkit::bus::sign_token;
 use testkit::process::Program;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use local_cluster::send_request;
 use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
-use servicebus::{Client, Settlement};
+use servicebus::Settlement;
 use testkit::wait::wait_for;
 
 use crate::fixture::{CliFixture, SOON};
@@ -42,18 +41,13 @@ async fn publish_without_consumers(fixture: &CliFixture) {
 
 /// Deletes the subscription with its messages and makes it again.
 async fn recreate_subscription(fixture: &CliFixture) {
-    let address = fixture.broker.address();
-    let request = format!(
-        "DELETE /{SUBSCRIPTION}?api-version=2021-05 HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-    );
-    let (head, _) = send_request(address, &request).await.unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    fixture.broker.administer("DELETE", &format!("/{SUBSCRIPTION}?api-version=2021-05"), "", "").await;
     fixture.run(&["topology", "apply"]).await.success();
 }
 
 /// Receives and completes every message.
 async fn purge(fixture: &CliFixture) {
-    let client = Client::new(&fixture.broker.connection_string(), servicebus::Config::default()).unwrap();
+    let client = fixture.broker.client(servicebus::Config::default());
     while let Some(mut session) = client.accept_next_session(SUBSCRIPTION, Duration::from_millis(500)).await.unwrap() {
         let messages = session.receive(100, Duration::from_millis(200)).await.unwrap();
         session.settle(&messages, Settlement::Complete).await.unwrap();

@@ -1,6 +1,6 @@
 //! A pod parks an event before the subscription it really has would dead-letter the message.
 
-use servicebus::{Client, Map, Settlement};
+use servicebus::{Map, Settlement};
 use testkit::mongo::shared;
 use testkit::wait::wait_for;
 
@@ -12,7 +12,7 @@ const MODELS: &str =
 
 /// Delivers the first message of the session so many times without an end.
 async fn abandon(fixture: &CliFixture, session: &str, times: u32) {
-    let bus = Client::new(&fixture.broker.connection_string(), servicebus::Config::default()).unwrap();
+    let bus = fixture.broker.client(servicebus::Config::default());
     for _ in 0..times {
         let mut held = bus.accept_session(SUBSCRIPTION, session).await.unwrap();
         let messages = held.receive(1, SOON).await.unwrap();

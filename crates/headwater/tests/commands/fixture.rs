@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use broker::{Broker, Config, StorageLocation};
+use broker::{Config, StorageLocation};
 use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};
 use servicebus::administration::AdministrationClient;
 use tempfile::TempDir;
+use testkit::bus::TestBroker;
 use testkit::mongo::{ScratchDatabase, shared};
 use testkit::process::{OutputStream, Process, Program};
 
@@ -19,7 +20,7 @@ pub(crate) struct CliFixture {
     pub(crate) source: ScratchDatabase,
     pub(crate) views: ScratchDatabase,
     pub(crate) coordination: ScratchDatabase,
-    pub(crate) broker: Broker,
+    pub(crate) broker: TestBroker,
     folder: TempDir,
 }
 
@@ -38,8 +39,8 @@ impl CliFixture {
             ["source", "views", "pods"].map(|part| shared.database(&format!("{purpose}_{part}")));
         let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
         source.collection::<Document>("events").create_index(index).await.unwrap();
-        let broker = Broker::start(Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), StorageLocation::Ephemeral));
-        let broker = broker.await.unwrap();
+        let config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), StorageLocation::Ephemeral);
+        let broker = TestBroker::start(config).await;
         let fixture = Self { source, views, coordination, broker, folder: tempfile::tempdir().unwrap() };
         fixture.configure(shared.uri(), more);
         fixture
@@ -48,14 +49,16 @@ impl CliFixture {
     pub(crate) fn configure(&self, uri: &str, more: &str) {
         let Self { source, views, coordination, broker, .. } = self;
         let [source, views, coordination] = [source, views, coordination].map(|database| database.name());
-        let bus = broker.connection_string();
+        let bus = broker.endpoint().connection_string();
+        let ca_file =
+            broker.endpoint().ca_file().map_or(String::new(), |file| format!(", ca_file: {}", file.display()));
         let more = more.replace("VIEWS", views);
         let text = format!(
             "format: 1
 pipeline: shop
 source: {{ uri: \"{uri}\", database: {source}, collection: events, sequence: version }}
 coordination: {{ database: {coordination}, lease: {{ ttl: 2s, renew_deadline: 1500ms, heartbeat: 500ms }} }}
-service_bus: {{ connection_string: \"{bus}\" }}
+service_bus: {{ connection_string: \"{bus}\"{ca_file} }}
 {more}"
         );
         std::fs::write(self.config_path(), text).unwrap();
@@ -77,7 +80,7 @@ service_bus: {{ connection_string: \"{bus}\" }}
     }
 
     pub(crate) fn administration(&self) -> AdministrationClient {
-        AdministrationClient::new(&self.broker.connection_string(), &servicebus::Config::default()).unwrap()
+        self.broker.administration()
     }
 
     pub(crate) async fn insert(&self, id: &str, version: i64, kind: &str, payload: Document) {

@@ -4,8 +4,6 @@ use mongodb::bson::{Document, Timestamp, doc};
 use serde_json::Value as Json;
 use testkit::process::Process;
 use testkit::wait::wait_for;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::fixture::{CliFixture, SOON};
 
@@ -87,14 +85,8 @@ impl ReplayFixture {
     }
 
     async fn delete_subscription(&self) {
-        let mut stream = TcpStream::connect(self.cli.broker.address()).await.unwrap();
         let path = "/events/Subscriptions/read-models?api-version=2021-05";
-        let request =
-            format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+        self.cli.broker.administer("DELETE", path, "", "").await;
     }
 }
 

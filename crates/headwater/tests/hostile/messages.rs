@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mongodb::bson::{Bson, RawDocumentBuf, Regex, doc};
 use pipeline::envelope::{content_type, property};
-use servicebus::{Client, Config, EncodedMessage, Message, Value};
+use servicebus::{Config, EncodedMessage, Message, Value};
 use testkit::wait::wait_for;
 
 use crate::processes::{SOON, assert_events_are_still_applied, describe_cursor, find_cursor, pod_memory, start_pod};
@@ -193,7 +193,7 @@ fn bodies() -> Vec<(String, Change)> {
 #[tokio::test]
 async fn forged_messages_do_not_harm_a_pod() {
     let cluster = start_pod(READ_MODELS).await;
-    let client = Client::new(&cluster.broker().connection_string(), Config::default()).unwrap();
+    let client = cluster.broker().client(Config::default());
     let sender = client.sender(cluster.broker().topic());
     let mut sent = vec![];
     for (number, (name, change)) in changes().into_iter().enumerate() {

@@ -1,7 +1,6 @@
 //! Pods of a test cluster, with an HTTP client for their admin servers.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
@@ -47,9 +46,7 @@ impl PodFixture {
 
     /// A client that may do everything.
     pub(crate) fn bus_client(&self) -> Client {
-        let broker = self.0.broker();
-        let config = Config { ca_file: broker.ca_file().map(Path::to_owned), ..Config::default() };
-        Client::new(&broker.connection_string(), config).unwrap()
+        self.0.broker().client(Config::default())
     }
 
     pub(crate) fn pod(&self) -> &Process {

@@ -73,7 +73,7 @@ async fn stop_leader_and_wait_for_takeover(fixture: &mut PodFixture, leader: usi
 async fn stop_leader_without_service_bus(start: &str) {
     // A port that was free a moment ago: nothing listens on it.
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let bus = format!("Endpoint=sb://{unused};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true");
+    let bus = format!("Endpoint=sb://{unused};SharedAccessKeyName=any;SharedAccessKey=any");
     let environment = vec![("HEADWATER__SERVICE_BUS__CONNECTION_STRING".to_owned(), bus)];
     let (mut fixture, leader) =
         start_cluster(TestClusterConfig { environment, ..two_pods(&format!("start: {start}")) }).await;

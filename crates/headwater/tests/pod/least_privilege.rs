@@ -4,12 +4,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use broker::{Broker, Config, StorageLocation};
+use broker::{Config, StorageLocation};
 use local_cluster::{LeaseTimings, PodConfig, pod_program};
 use mongod::{MongoServer, ServerConfig, ServerRole};
 use mongodb::bson::{Document, doc};
 use mongodb::{Client, IndexModel};
 use tempfile::TempDir;
+use testkit::bus::TestBroker;
 use testkit::process::Program;
 use testkit::wait::wait_for;
 
@@ -76,7 +77,7 @@ async fn create_users(client: &Client) {
     }
 }
 
-async fn start_broker() -> Broker {
+async fn start_broker() -> TestBroker {
     let entities = local_cluster::emulator_config(&[local_cluster::TopicEntity {
         name: "events".into(),
         duplicate_window: Some(Duration::from_secs(600)),
@@ -89,11 +90,11 @@ async fn start_broker() -> Broker {
     }]);
     let entities = broker::emulator_config::parse(&entities).unwrap().entities;
     let config = Config::new("127.0.0.1:0".parse().unwrap(), StorageLocation::Ephemeral);
-    Broker::start(Config { entities, ..config }).await.unwrap()
+    TestBroker::start(Config { entities, ..config }).await
 }
 
 /// The source with its index, and the configuration file of a pod that has only the role.
-async fn prepare(mongo: &SecuredMongo, broker: &Broker) -> PathBuf {
+async fn prepare(mongo: &SecuredMongo, broker: &TestBroker) -> PathBuf {
     let events = mongo.client("root").await.database("shop").collection::<Document>("events");
     let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
     events.create_index(index).await.unwrap();
@@ -104,9 +105,9 @@ async fn prepare(mongo: &SecuredMongo, broker: &Broker) -> PathBuf {
         source: "kind: events, aggregate_id: aggregateId, event_type: type, sequence: version",
         coordination: "pods",
         lease: LeaseTimings::default(),
-        connection_string: &broker.connection_string(),
+        connection_string: &broker.endpoint().connection_string(),
         topic: "events",
-        ca_file: None,
+        ca_file: broker.endpoint().ca_file(),
         extra_yaml: &format!("producer: {{ start: beginning }}\nconsumer: {{ lock_duration: 30s }}\n{READ_MODELS}"),
     };
     let path = mongo.folder.path().join("headwater.yaml");
@@ -178,11 +179,23 @@ async fn a_missing_right_is_named_by_check() {
         ("pods", "update", "`update` on `pods."),
         ("shop_views", "find", "`find` on `shop_views."),
         ("shop_views", "update", "`update` on `shop_views."),
+        ("pods", "insert", "`insert` on `pods."),
+        ("pods", "remove", "`remove` on `pods."),
+        ("pods", "createIndex", "`createIndex` on `pods."),
+        ("pods", "createCollection", "`createCollection` on `pods."),
+        ("shop_views", "insert", "`insert` on `shop_views."),
+        ("shop_views", "remove", "`remove` on `shop_views."),
+        ("shop_views", "createIndex", "`createIndex` on `shop_views."),
+        ("shop_views", "createCollection", "`createCollection` on `shop_views."),
     ] {
         let Some(privileges) = role(Some((database, right))).remove("privileges") else { unreachable!() };
         admin.run_command(doc! { "updateRole": "headwaterPod", "privileges": privileges }).await.unwrap();
         let (passed, output) = check(&config).await;
         assert!(!passed && output.contains(words), "{right} on {database}: {output}");
+        let fix = format!("`readWrite` on `{database}`, or the role `headwaterPod` of deploy/mongodb");
+        assert!(database == "shop" || output.contains(&fix), "{output}");
     }
+    let names: Vec<_> = mongo.client("root").await.database("shop_views").list_collection_names().await.unwrap();
+    assert!(names.is_empty(), "check wrote nothing: {names:?}");
     broker.stop().await;
 }

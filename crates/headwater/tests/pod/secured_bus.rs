@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use serde_json::Value as Json;
-use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig, credential, sign_token};
+use testkit::bus::{credential, sign_token};
+use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 use testkit::wait::wait_for;
 
 use crate::fixture::{PodFixture, SOON, cluster_config};
@@ -12,7 +13,7 @@ use crate::fixture::{PodFixture, SOON, cluster_config};
 const ALL_KEYS: [&str; 4] = ["root", "pods", "listener", "sender"];
 
 fn secured() -> TestClusterConfig {
-    TestClusterConfig { secured: true, ..cluster_config(MongoTopology::Shared) }
+    TestClusterConfig { pods_key: Some("pods"), ..cluster_config(MongoTopology::Shared) }
 }
 
 /// A cluster whose pod has this credential, and has been started.
@@ -123,7 +124,7 @@ async fn a_token_that_expires_in_use_stops_nothing_for_good() {
     wait_for_refusal(&fixture, "consumer", "Listen").await;
     fixture.insert("order-1", 2).await;
     wait_for_refusal(&fixture, "producer", "Send").await;
-    assert_logged(&fixture, "no valid token gives the right").await;
+    assert_logged(&fixture, "ExpiredToken").await;
     fixture.0.broker_mut().restart_with_keys(&ALL_KEYS).await.unwrap();
     wait_for_sequence(&fixture, "order-1", 2).await;
     fixture.stop().await;

@@ -52,8 +52,7 @@ async fn token_of_next(changes: &mut ChangeStream<ChangeStreamEvent<Document>>) 
 /// Runs the pipeline until its first events are published, then stops it and removes its history.
 async fn cluster_with_lost_history(cluster: &mut TestCluster, checker: &Arc<Checker>) -> SubscriptionReader {
     cluster.start_pods().unwrap();
-    let drain =
-        SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), checker);
+    let drain = SubscriptionReader::start(cluster.broker(), &cluster.broker().subscription(), checker);
     wait_for_checkpoint(cluster, "the stream", |stored| phase(stored) == "stream").await;
     let mut changes = cluster.events().watch().await.unwrap();
     Load { events: 300, aggregates: 20, seed: 21, ..Load::default() }.write(&cluster.events(), checker).await;

@@ -119,8 +119,7 @@ async fn an_event_snapshot_resumes_under_load_with_the_next_leader() {
     let inserting = tokio::spawn(async move { inserts.write_until(&events, &ledger, &stop_writing).await });
     wait_for_write_rate(|| checker.counts().acknowledged).await;
     kill_leader_during_snapshot(&mut cluster).await;
-    let _drain =
-        SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);
+    let _drain = SubscriptionReader::start(cluster.broker(), &cluster.broker().subscription(), &checker);
     wait_for_checkpoint(&cluster, "the stream", |stored| phase(stored) == "stream").await;
     stop.cancel();
     assert_eq!(inserting.await.unwrap().in_doubt, 0);
@@ -167,8 +166,7 @@ async fn a_snapshot_resumes_when_the_primary_is_killed() {
     let left = wait_for_checkpoint(&cluster, "what the others have of it", |_| true).await;
     assert_eq!(phase(&left), "snapshot");
     assert_snapshot_resumes(&cluster, &left).await;
-    let _drain =
-        SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);
+    let _drain = SubscriptionReader::start(cluster.broker(), &cluster.broker().subscription(), &checker);
     wait_for_all_events(&checker).await;
     wait_for_checkpoint(&cluster, "the stream", |stored| phase(stored) == "stream").await;
     cluster.stop_pods().await;

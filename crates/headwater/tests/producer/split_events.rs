@@ -8,7 +8,7 @@ use pipeline::envelope::property;
 use pipeline::failpoints::Failpoint;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use servicebus::{Client, Config};
+use servicebus::Config;
 use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 
 use super::{BINARY, TIMEOUT};
@@ -56,7 +56,7 @@ async fn find_missing_updates(seed: u64, defect: Option<Failpoint>) -> BTreeMap<
 
 /// The message ids of each document's updates; waits for all, or until no more arrive.
 async fn receive_updates(cluster: &TestCluster) -> BTreeMap<i64, BTreeSet<String>> {
-    let client = Client::new(&cluster.broker().connection_string(), Config::default()).unwrap();
+    let client = cluster.broker().client(Config::default());
     let mut received: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
     let mut last = Instant::now();
     while received.values().map(BTreeSet::len).sum::<usize>() < usize::try_from(UPDATES).unwrap()

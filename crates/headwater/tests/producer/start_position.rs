@@ -31,8 +31,7 @@ async fn a_leader_killed_before_its_first_save_loses_no_event() {
     let left = wait_for_checkpoint(&cluster, "the checkpoint", |_| true).await;
     assert_eq!(left.get("token"), began.get("token"), "the leader saved: the test proves nothing");
     cluster.broker_mut().resume();
-    let _drain =
-        SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);
+    let _drain = SubscriptionReader::start(cluster.broker(), &cluster.broker().subscription(), &checker);
     wait_for_all_events(&checker).await;
     let report = checker.check(DuplicatePolicy::Forbidden);
     assert!(report.is_clean(), "{report}");

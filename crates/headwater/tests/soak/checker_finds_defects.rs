@@ -20,10 +20,9 @@ async fn run_pipeline(bug: PublisherBug) -> CheckReport {
     let blueprint = TestClusterConfig { pods: 0, mongo: MongoTopology::Shared, ..TestClusterConfig::new(BINARY) };
     let mut cluster = TestCluster::start(blueprint).await.unwrap();
     let checker = Arc::new(Checker::new());
-    let reader =
-        SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);
+    let reader = SubscriptionReader::start(cluster.broker(), &cluster.broker().subscription(), &checker);
     let changes = watch(&cluster).await;
-    let publishing = tokio::spawn(publish(changes, cluster.broker().connection_string(), bug));
+    let publishing = tokio::spawn(publish(changes, cluster.broker().client(servicebus::Config::default()), bug));
     let load = Load { events: EVENTS, aggregates: 40, writers: 4, ..Load::default() };
     let (events, writers_checker) = (cluster.events(), Arc::clone(&checker));
     let writing = tokio::spawn(async move { load.write(&events, &writers_checker).await });

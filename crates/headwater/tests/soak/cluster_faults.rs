@@ -144,7 +144,7 @@ async fn a_link_is_broken_for_one_pod_and_healed() {
 #[tokio::test]
 async fn a_killed_broker_restarts_with_its_port_and_messages() {
     let mut cluster = start_idle_cluster(MongoTopology::Shared).await;
-    let client = servicebus::Client::new(&cluster.broker().connection_string(), servicebus::Config::default()).unwrap();
+    let client = cluster.broker().client(servicebus::Config::default());
     let message = servicebus::Message::new("kept").with_session("a").encode();
     client.sender(cluster.broker().topic()).send(&message).await.unwrap();
     assert_injected(&mut cluster, ClusterFault::Broker(BrokerProcessFault::Kill)).await;

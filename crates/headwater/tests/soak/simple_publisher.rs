@@ -3,7 +3,7 @@
 use mongodb::bson::Document;
 use mongodb::change_stream::event::ChangeStreamEvent;
 use mongodb::{Collection, change_stream::ChangeStream};
-use servicebus::{Client, Config, Message, Sender};
+use servicebus::{Client, Message, Sender};
 use testkit::cluster::TestCluster;
 
 /// A planted defect: what the publisher does to the hundredth event.
@@ -24,12 +24,7 @@ pub(super) async fn watch(cluster: &TestCluster) -> ChangeStream<ChangeStreamEve
 }
 
 /// Publishes until it is dropped.
-pub(super) async fn publish(
-    mut changes: ChangeStream<ChangeStreamEvent<Document>>,
-    connection_string: String,
-    bug: PublisherBug,
-) {
-    let client = Client::new(&connection_string, Config::default()).expect("the cluster's connection string is valid");
+pub(super) async fn publish(mut changes: ChangeStream<ChangeStreamEvent<Document>>, client: Client, bug: PublisherBug) {
     let topic = client.sender("events");
     let (mut held, mut swapped): (Option<Document>, bool) = (None, false);
     let mut number = 0;

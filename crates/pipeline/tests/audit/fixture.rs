@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::StorageLocation;
 use broker::core::{EntityDefinition, SubscriptionDescription, TopicDescription};
-use broker::{Broker, StorageLocation};
 use futures_util::TryStreamExt;
 use lease::CandidateId;
 use mongodb::IndexModel;
@@ -21,6 +21,7 @@ use pipeline::source::SourceConfig;
 use pipeline::view::{Error, PipelineStart, ReadModel};
 use serde_json::json;
 use servicebus::{Client, EncodedMessage};
+use testkit::bus::TestBroker;
 use testkit::mongo::{ScratchDatabase, shared};
 use testkit::wait::wait_for;
 use tokio::task::JoinHandle;
@@ -36,7 +37,7 @@ const SUBSCRIPTION_PATH: &str = "events/Subscriptions/read-models";
 const PASSED: u32 = 0x7FFF_FFFF;
 
 pub(crate) struct AuditFixture {
-    pub(crate) broker: Broker,
+    pub(crate) broker: TestBroker,
     pub(crate) source: ScratchDatabase,
     pub(crate) views: ScratchDatabase,
     pub(crate) coordination: ScratchDatabase,
@@ -66,7 +67,7 @@ impl AuditFixture {
             (TOPIC.to_owned(), EntityDefinition::Topic(TopicDescription::default())),
             (SUBSCRIPTION_PATH.to_owned(), EntityDefinition::Subscription(subscription)),
         ];
-        let broker = Broker::start(config).await.unwrap();
+        let broker = TestBroker::start(config).await;
         let shared = shared().await.unwrap();
         let [source, views, coordination] =
             ["source", "views", "pods"].map(|part| shared.database(&format!("{purpose}_{part}")));
@@ -131,7 +132,7 @@ impl AuditFixture {
             max_backoff: Duration::from_millis(50),
             ..servicebus::Config::default()
         };
-        Client::new(&self.broker.connection_string(), config).unwrap()
+        self.broker.client(config)
     }
 
     fn consumer_dependencies(&self) -> ConsumerDependencies {

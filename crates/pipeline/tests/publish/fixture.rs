@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use broker::StorageLocation;
 use broker::core::{EntityDefinition, TopicDescription};
-use broker::{Broker, StorageLocation};
 use lease::CandidateId;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
@@ -20,10 +20,9 @@ use pipeline::publish::{
 };
 use pipeline::stored::ClaimCheckStore;
 use servicebus::{Client, ReceivedMessage};
+use testkit::bus::TestBroker;
 use testkit::mongo::{ScratchDatabase, shared};
 use testkit::wait::wait_for;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -38,7 +37,7 @@ pub(crate) const SUBSCRIPTION_PATH: &str = "events/Subscriptions/read-models";
 const TOKEN: &str = "open sesame";
 
 pub(crate) struct PublishFixture {
-    pub(crate) broker: Broker,
+    pub(crate) broker: TestBroker,
     pub(crate) bus: Client,
     pub(crate) database: ScratchDatabase,
 }
@@ -57,8 +56,8 @@ impl PublishFixture {
         set(&mut topic);
         config.entities = vec![(TOPIC.to_owned(), EntityDefinition::Topic(topic))];
         config.test_token = Some(TOKEN.to_owned());
-        let broker = Broker::start(config).await.unwrap();
-        let bus = Client::new(&broker.connection_string(), servicebus::Config::default()).unwrap();
+        let broker = TestBroker::start(config).await;
+        let bus = broker.client(servicebus::Config::default());
         let database = shared().await.unwrap().database("publish");
         Self { broker, bus, database }
     }
@@ -73,14 +72,12 @@ impl PublishFixture {
     }
 
     pub(crate) fn client(&self, address: SocketAddr) -> Client {
-        let text =
-            format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true");
         let config = servicebus::Config {
             initial_backoff: Duration::from_millis(5),
             max_backoff: Duration::from_millis(50),
             ..servicebus::Config::default()
         };
-        Client::new(&text, config).unwrap()
+        self.broker.client_at(address, config)
     }
 
     pub(crate) async fn subscribe(&self) {
@@ -101,15 +98,7 @@ impl PublishFixture {
     }
 
     async fn http(&self, method: &str, path: &str, body: &str) {
-        let mut stream = TcpStream::connect(self.broker.address()).await.unwrap();
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nx-headwater-test-token: {TOKEN}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
-        );
-        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
+        self.broker.administer(method, path, &format!("x-headwater-test-token: {TOKEN}\r\n"), body).await;
     }
 
     pub(crate) fn checkpoints(&self) -> MongoCheckpointStore {

@@ -64,7 +64,7 @@ impl TrapFixture {
         let _consumer = {
             // Its tasks belong to this runtime and end with it.
             let _entered = runtime.enter();
-            RunningConsumer::start(sessions(2), self.with_trap(client_at(&proxy.address().to_string())))
+            RunningConsumer::start(sessions(2), self.with_trap(client_at(&self.fixture.broker, proxy.address())))
         };
         wait_for("the attempt", SOON, async || {
             let entered = self.trap.entered.load(SeqCst);

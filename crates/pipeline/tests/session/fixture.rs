@@ -1,13 +1,14 @@
 //! A broker with a subscription, a read-model database, and the consumers under test.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::StorageLocation;
 use broker::core::{EntityDefinition, ReceiveProperties, SubscriptionDescription, TopicDescription};
 use broker::http::{FaultSpec, TestCommand};
-use broker::{Broker, StorageLocation};
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use pipeline::consumer::{Config, Consumer, ConsumerCounts, ConsumerDependencies, ConsumerState, Handle};
@@ -18,8 +19,8 @@ use pipeline::source::SourceConfig;
 use pipeline::stored::ClaimCheckStore;
 use pipeline::view::{Error, PipelineStart, ReadModel, application_name};
 use serde_json::{Value, json};
-use servicebus::administration::AdministrationClient;
 use servicebus::{Client, EncodedMessage};
+use testkit::bus::TestBroker;
 use testkit::mongo::{ScratchDatabase, connect_as, shared};
 use testkit::wait::wait_for;
 use tokio::task::JoinHandle;
@@ -38,7 +39,7 @@ pub(crate) const SUBSCRIPTION_PATH: &str = "events/Subscriptions/read-models";
 pub(crate) struct SessionFixture {
     /// Unique, so that no test takes the transactions of another one's pods for those of its own.
     pub(crate) pipeline: String,
-    pub(crate) broker: Broker,
+    pub(crate) broker: TestBroker,
     pub(crate) bus: Client,
     pub(crate) views: ScratchDatabase,
     /// The client of the pods' read models: what a dead pod leaves open, another finds by the name.
@@ -64,7 +65,7 @@ impl SessionFixture {
             (TOPIC.to_owned(), EntityDefinition::Topic(TopicDescription::default())),
             (SUBSCRIPTION_PATH.to_owned(), EntityDefinition::Subscription(subscription)),
         ];
-        let broker = Broker::start(config).await.unwrap();
+        let broker = TestBroker::start(config).await;
         let shared = shared().await.unwrap();
         let pipeline = format!("shop-{:08x}", rand::random::<u32>());
         Self {
@@ -194,9 +195,7 @@ impl SessionFixture {
 
     /// Waits until the broker counts no active message.
     pub(crate) async fn wait_until_settled(&self) {
-        let administration =
-            AdministrationClient::new(&connection_string(&self.broker.address().to_string()), &Default::default());
-        let administration = administration.unwrap();
+        let administration = self.broker.administration();
         wait_for("all messages to be settled", SOON, async || {
             let subscription = administration.get(SUBSCRIPTION_PATH).await.unwrap().expect("the subscription exists");
             match subscription.count("ActiveMessageCount") {
@@ -250,21 +249,18 @@ pub(crate) async fn pod_client(uri: &str, pipeline: &str) -> mongodb::Client {
     connect_as(uri, application_name(pipeline)).await.unwrap()
 }
 
-pub(crate) fn client(broker: &Broker) -> Client {
-    client_at(&broker.address().to_string())
+pub(crate) fn client(broker: &TestBroker) -> Client {
+    client_at(broker, broker.address())
 }
 
-pub(crate) fn client_at(address: &str) -> Client {
+/// By an address such as that of a proxy.
+pub(crate) fn client_at(broker: &TestBroker, address: SocketAddr) -> Client {
     let config = servicebus::Config {
         initial_backoff: Duration::from_millis(5),
         max_backoff: Duration::from_millis(50),
         ..servicebus::Config::default()
     };
-    Client::new(&connection_string(address), config).unwrap()
-}
-
-fn connection_string(address: &str) -> String {
-    format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true")
+    broker.client_at(address, config)
 }
 
 /// A running consumer.

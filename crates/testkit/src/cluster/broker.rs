@@ -4,9 +4,11 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 use local_cluster::{BrokerOptions, BrokerProcess, ProcessState};
+use servicebus::Client;
 
 use super::config::{OBSERVER, REPUBLISH, SUBSCRIPTION, TOPIC, TestClusterConfig};
-use super::{Error, access, write_file};
+use super::{Error, write_file};
+use crate::bus::{self, access};
 
 #[derive(Debug)]
 pub struct ClusterBroker(BrokerProcess);
@@ -16,7 +18,8 @@ impl ClusterBroker {
         let entities = folder.join("entities.json");
         write_file(&entities, &config.entities())?;
         let (binary, data_dir) = (config.binary.clone(), folder.join("broker"));
-        let access = config.secured.then(|| access::create(folder)).transpose()?;
+        let access = config.pods_key.map(|_| access::create_access(folder)).transpose();
+        let access = access.map_err(Error::io("create keys and certificates"))?;
         let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: true, access };
         Ok(Self(BrokerProcess::start(&options).await?))
     }
@@ -45,15 +48,15 @@ impl ClusterBroker {
         Ok(self.0.active_messages(&self.subscription()).await?)
     }
 
-    /// The authority to trust, if the broker requires TLS.
-    pub fn ca_file(&self) -> Option<&Path> {
-        self.access().map(|access| access.ca_file.as_path())
+    /// A client with full rights.
+    pub fn client(&self, config: servicebus::Config) -> Client {
+        bus::client(self.endpoint(), config)
     }
 
     /// Restarts the broker with only these keys.
     pub async fn restart_with_keys(&mut self, names: &[&str]) -> Result<(), Error> {
-        if let Some(access) = self.access() {
-            access::write_keys(&access.keys, names)?;
+        if let Some(access) = &self.endpoint().access {
+            access::write_keys(&access.keys, names).map_err(Error::io("write the keys"))?;
         }
         self.stop(super::STOP_TIMEOUT).await;
         Ok(self.restart().await?)

@@ -1,17 +1,13 @@
 //! The configuration of a test cluster, and the files that its processes read.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use local_cluster::process::Program;
-use local_cluster::{
-    BrokerAccess, LeaseTimings, PodConfig, SubscriptionEntity, TopicEntity, connection_string, emulator_config,
-};
+use local_cluster::{BrokerEndpoint, LeaseTimings, PodConfig, SubscriptionEntity, TopicEntity, emulator_config};
 
-use super::access::credential;
+use crate::bus::{credential, is_secured};
 
-const SECURED_VARIABLE: &str = "HEADWATER_TEST_SECURED_BUS";
 pub(super) const PIPELINE: &str = "shop";
 pub(super) const COLLECTION: &str = "events";
 pub(super) const TOPIC: &str = "events";
@@ -78,8 +74,9 @@ pub struct TestClusterConfig {
     pub extra_yaml: String,
     /// Environment variables of every pod, besides `HOSTNAME`.
     pub environment: Vec<(String, String)>,
-    /// Whether the broker requires TLS and keys; `HEADWATER_TEST_SECURED_BUS` sets the default.
-    pub secured: bool,
+    /// The name of the pods' key, if the broker requires TLS and keys. In a [secured](is_secured) test run it is the key with
+    /// full rights, because many tests read message counts, which needs Manage.
+    pub pods_key: Option<&'static str>,
     /// A program that runs instead of `headwater run`. It finds its configuration in `HEADWATER_CONFIG`.
     pub pod_program: Option<Program>,
 }
@@ -98,23 +95,16 @@ impl TestClusterConfig {
             audit: "enabled: false".into(),
             extra_yaml: String::new(),
             environment: vec![],
-            secured: std::env::var_os(SECURED_VARIABLE).is_some(),
+            pods_key: is_secured().then_some("root"),
             pod_program: None,
         }
     }
 
     /// The configuration file of one pod.
-    pub(super) fn pod_config(
-        &self,
-        uri: &str,
-        source: &str,
-        coordination: &str,
-        broker: SocketAddr,
-        ca_file: Option<&Path>,
-    ) -> String {
-        let connection_string = match ca_file {
-            None => connection_string(broker),
-            Some(_) => BrokerAccess::connection_string(broker, &credential("pods")),
+    pub(super) fn pod_config(&self, uri: &str, source: &str, coordination: &str, broker: &BrokerEndpoint) -> String {
+        let connection_string = match self.pods_key.zip(broker.access.as_ref()) {
+            None => broker.connection_string(),
+            Some((key, access)) => access.connection_string(broker.address, &credential(key)),
         };
         let sequence = if self.with_sequence { ", sequence: version" } else { "" };
         let config = PodConfig {
@@ -126,7 +116,7 @@ impl TestClusterConfig {
             lease: self.lease,
             connection_string: &connection_string,
             topic: TOPIC,
-            ca_file,
+            ca_file: broker.ca_file(),
             extra_yaml: &format!("producer: {{ {} }}\naudit: {{ {} }}\n{}", self.producer, self.audit, self.extra_yaml),
         };
         config.to_yaml()

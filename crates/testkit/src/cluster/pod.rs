@@ -36,8 +36,8 @@ impl ClusterPod {
         let broker_link = Proxy::start(broker.address()).await.map_err(Error::io("start a link to the broker"))?;
         let (mongo_link, uri) = mongo.start_link().await?;
         let file = folder.join(format!("{name}.yaml"));
-        let text =
-            config.pod_config(&uri, mongo.source(), mongo.coordination(), broker_link.address(), broker.ca_file());
+        let linked = broker.endpoint().at(broker_link.address());
+        let text = config.pod_config(&uri, mongo.source(), mongo.coordination(), &linked);
         write_file(&file, &text)?;
         let program = config.pod_program.clone().unwrap_or_else(|| pod_program(&config.binary, &file)).named(&name);
         let program = program.env("HOSTNAME", &name).env("HEADWATER_CONFIG", &file);

@@ -1,11 +1,10 @@
 //! Loses messages that the broker has acknowledged: some transfers, and once each all that a subscription holds.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use local_cluster::{connection_string, send_request};
-use servicebus::administration::AdministrationClient;
-use servicebus::{Client, Settlement};
+use local_cluster::BrokerEndpoint;
+use servicebus::Settlement;
+use testkit::bus;
 use testkit::cluster::TestCluster;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +25,7 @@ pub(super) struct Losses {
 }
 
 pub(super) struct MessageLoss {
-    address: SocketAddr,
+    broker: BrokerEndpoint,
     subscription: String,
     one_in: u64,
     seed: u64,
@@ -38,7 +37,7 @@ impl MessageLoss {
     pub(super) fn new(cluster: &TestCluster, options: &AuditSoakOptions) -> Self {
         let load = &options.base.load;
         Self {
-            address: cluster.broker().address(),
+            broker: cluster.broker().endpoint().clone(),
             subscription: cluster.broker().subscription(),
             one_in: options.lose_one_in,
             seed: options.base.seed,
@@ -96,7 +95,7 @@ impl MessageLoss {
 
     /// Receives and completes what it can get hold of.
     async fn purge(&self) -> u64 {
-        let Ok(client) = Client::new(&connection_string(self.address), servicebus::Config::default()) else { return 0 };
+        let client = bus::client(&self.broker, servicebus::Config::default());
         let (mut removed, until) = (0, Instant::now() + PURGE_FOR);
         while Instant::now() < until {
             let accepted = client.accept_next_session(&self.subscription, Duration::from_millis(300)).await;
@@ -114,8 +113,7 @@ impl MessageLoss {
 
     /// Deletes the subscription with its messages, and makes it again as it was.
     async fn recreate(&self, losses: &mut Losses) -> Option<()> {
-        let administration =
-            AdministrationClient::new(&connection_string(self.address), &servicebus::Config::default()).ok()?;
+        let administration = bus::administration(&self.broker);
         let description = administration.get(&self.subscription).await.ok()??;
         let held = description.count("ActiveMessageCount").unwrap_or(0);
         self.request("DELETE", &format!("/{}?api-version=2021-05", self.subscription), "").await?;
@@ -127,13 +125,8 @@ impl MessageLoss {
     }
 
     async fn request(&self, method: &str, path: &str, body: &str) -> Option<String> {
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {}\r\nx-headwater-test-token: test\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n{body}",
-            self.address,
-            body.len()
-        );
-        let response = tokio::time::timeout(Duration::from_secs(5), send_request(self.address, &request)).await;
+        let request = self.broker.request(method, path, "x-headwater-test-token: test\r\n", body);
+        let response = tokio::time::timeout(Duration::from_secs(5), request).await;
         let (head, body) = response.ok()?.ok()?;
         head.starts_with("HTTP/1.1 20").then_some(body)
     }

@@ -1,7 +1,7 @@
 //! Signed messages: the pod applies what it has signed itself, and reports what another program sends.
 
 use mongodb::bson::doc;
-use servicebus::{Client, Config, Message};
+use servicebus::Message;
 use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
@@ -27,7 +27,7 @@ async fn an_unsigned_message_is_refused_and_reported() {
         assert_eq!(fixture.metric(metric).await, Some(0.0), "{metric}");
     }
 
-    let bus = Client::new(&fixture.0.broker().connection_string(), Config::default()).unwrap();
+    let bus = fixture.bus_client();
     let forged = Message::new("hello").with_session("order-1").with_id("forged").with_property("headwater-format", 1);
     bus.sender(fixture.0.broker().topic()).send(&forged.encode()).await.unwrap();
     for metric in MOVED {

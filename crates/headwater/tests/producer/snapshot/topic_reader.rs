@@ -68,7 +68,7 @@ pub(super) struct TopicReader {
 
 impl TopicReader {
     pub(super) fn start(cluster: &TestCluster, subscription: &str) -> Self {
-        let client = Client::new(&cluster.broker().connection_string(), Config::default()).unwrap();
+        let client = cluster.broker().client(Config::default());
         let (contents, stop) = (Arc::<Mutex<TopicContents>>::default(), CancellationToken::new());
         let mut readers = JoinSet::new();
         for _ in 0..READERS {

@@ -1,18 +1,20 @@
-//! Certificates and keys of a test cluster whose broker requires both.
+//! Certificates and keys of a test broker that requires both.
 
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
-use local_cluster::BrokerAccess;
+use local_cluster::{BrokerAccess, BrokerCertificate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use sha2::Sha256;
 
-use super::{Error, write_file};
+/// Longer than any test moves the clock of its broker.
+const ROOT_TOKEN_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// Name, key and rights. Pods have no right to manage.
+/// Name, key and rights. Real pods have no right to manage.
 const KEYS: [(&str, &str, &str); 4] = [
     ("root", "root-key", r#"["Manage", "Send", "Listen"]"#),
     ("pods", "pods-key", r#"["Send", "Listen"]"#),
@@ -38,24 +40,25 @@ pub fn sign_token(name: &str, valid_for: Duration) -> String {
     format!("SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={name}")
 }
 
-/// Writes the files.
-pub(super) fn create(folder: &Path) -> Result<BrokerAccess, Error> {
+/// Writes the files of a broker that requires TLS and keys.
+pub fn create_access(folder: &Path) -> io::Result<BrokerAccess> {
     let [ca_file, certificate, private_key, keys] =
         ["ca.pem", "cert.pem", "key.pem", "keys.json"].map(|name| folder.join(name));
-    let pems = make_certificates().map_err(|error| Error::io("make certificates")(std::io::Error::other(error)))?;
+    let pems = make_certificates().map_err(io::Error::other)?;
     for (path, text) in [&ca_file, &certificate, &private_key].into_iter().zip(pems) {
-        write_file(path, &text)?;
+        std::fs::write(path, text)?;
     }
     write_keys(&keys, &KEYS.map(|(name, ..)| name))?;
-    let token = sign_token("root", Duration::from_secs(86_400));
-    Ok(BrokerAccess { ca_file, certificate, private_key, keys, credential: credential("root"), token })
+    let token = sign_token("root", ROOT_TOKEN_LIFETIME);
+    let certificate = Some(BrokerCertificate { ca_file, certificate, private_key });
+    Ok(BrokerAccess { certificate, keys, credential: credential("root"), token })
 }
 
 /// Writes a file of keys with these of the known keys. The broker reads it when it starts.
-pub(super) fn write_keys(path: &Path, names: &[&str]) -> Result<(), Error> {
+pub(crate) fn write_keys(path: &Path, names: &[&str]) -> io::Result<()> {
     let keys = KEYS.iter().filter(|(name, ..)| names.contains(name));
     let keys = keys.map(|(name, key, rights)| format!(r#"{{"name": "{name}", "key": "{key}", "rights": {rights}}}"#));
-    write_file(path, &format!(r#"{{"keys": [{}]}}"#, keys.collect::<Vec<_>>().join(", ")))
+    std::fs::write(path, format!(r#"{{"keys": [{}]}}"#, keys.collect::<Vec<_>>().join(", ")))
 }
 
 /// An authority, and a certificate for `localhost` with its key, as PEM.
