@@ -8,12 +8,15 @@ use mongodb::bson::{Document, doc};
 use pipeline::view::{self, CURSORS, PARKED_EVENTS, Projection};
 
 use super::CheckFinding;
+use super::privileges::UserPrivileges;
 use super::source::{hello, is_router};
 use crate::config::{Config, reserved};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 
 const UNAUTHORIZED: i32 = 13;
 const COORDINATION: &str = "coordination";
+/// Rights that cannot be tried: each would write or create something.
+const UNTRIED_RIGHTS: [&str; 4] = ["insert", "remove", "createCollection", "createIndex"];
 
 pub(super) async fn check_coordination(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
     const SECTION: &str = COORDINATION;
@@ -78,9 +81,9 @@ fn check_lease_server(hello: &Document) -> Option<CheckFinding> {
     })
 }
 
-/// Tries to read and write each collection, with statements that match no document.
+/// Tries to read and update each collection, with statements that match no document, and reads the list of the other rights.
 async fn check_rights(database: &Database, about: &'static str, collections: &[&str]) -> Vec<CheckFinding> {
-    let mut findings = vec![];
+    let mut findings = check_listed_rights(database, about, collections).await;
     for name in collections {
         let collection = database.collection::<Document>(name);
         // Matches no document, but the server still checks the right.
@@ -91,7 +94,7 @@ async fn check_rights(database: &Database, about: &'static str, collections: &[&
             let Err(error) = tried else { continue };
             let error = DriverError::from(error);
             let fix = if error.code() == Some(UNAUTHORIZED) {
-                format!("grant the user `readWrite` on `{}`", database.name())
+                describe_grant(database)
             } else {
                 "fix the cause and check again".to_owned()
             };
@@ -100,6 +103,24 @@ async fn check_rights(database: &Database, about: &'static str, collections: &[&
         }
     }
     findings
+}
+
+/// Nothing, if nobody is logged in or the list cannot be read.
+async fn check_listed_rights(database: &Database, about: &'static str, collections: &[&str]) -> Vec<CheckFinding> {
+    let Ok(Some(privileges)) = UserPrivileges::read(database.client()).await else { return vec![] };
+    let check = |right| {
+        let missing: Vec<_> =
+            collections.iter().filter(|name| !privileges.allow(database.name(), name, right)).collect();
+        let (first, others) = missing.split_first()?;
+        let others = if others.is_empty() { String::new() } else { format!(" and {} more collections", others.len()) };
+        let problem = format!("`{right}` on `{}.{first}`{others} is not granted", database.name());
+        Some(CheckFinding::error(about, problem, describe_grant(database)))
+    };
+    UNTRIED_RIGHTS.into_iter().filter_map(check).collect()
+}
+
+fn describe_grant(database: &Database) -> String {
+    format!("grant the user `readWrite` on `{}`, or the role `headwaterPod` of deploy/mongodb", database.name())
 }
 
 async fn list_indexes(database: &Database, collection: &str) -> mongodb::error::Result<Vec<IndexModel>> {

@@ -1,10 +1,12 @@
 //! `headwater check`: problems of configuration, MongoDB and Service Bus, each with a fix.
 //!
-//! Changes nothing: the right to write is tested with an update that matches no document.
+//! Changes nothing: the right to update is tested with a statement that matches no document; the rights to insert, remove and create are read
+//! from the server's list.
 
 mod admin;
 mod databases;
 mod event_sample;
+mod privileges;
 mod service_bus;
 mod source;
 
