@@ -16,6 +16,7 @@
 //! and [`metrics`] (numbers), [`status_cache`], [`operator`] (token and actions), [`server`] with `open_connections`, `allowed_hosts` and `tls`.
 
 mod allowed_hosts;
+mod applied_query;
 mod dashboard;
 mod exposition;
 pub mod health;

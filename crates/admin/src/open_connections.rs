@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const MAX_CONNECTIONS: usize = 256;
 /// Operator actions in work. Far below the connections, so that waiting ones are always left to close.
 pub(crate) const MAX_ACTIONS: usize = 16;
+/// Requests that wait for an event: each is a small read now and then. Still far below the connections.
+pub(crate) const MAX_WAITS: usize = 128;
 
 #[derive(Default)]
 pub(crate) struct OpenConnections(Mutex<ConnectionTable>);
@@ -23,6 +25,7 @@ struct ConnectionTable {
     waiting: BTreeMap<u64, CancellationToken>,
     in_work: usize,
     actions: usize,
+    waits: usize,
     next: u64,
 }
 
@@ -37,8 +40,11 @@ pub(crate) struct ConnectionSlot {
 /// While it lives, the connection works on a request and is not closed.
 pub(crate) struct RequestGuard<'a>(&'a ConnectionSlot);
 
-/// While it lives, an operator action is in work.
-pub(crate) struct ActionGuard<'a>(&'a OpenConnections);
+/// While it lives, an operator action is in work, or a request waits for an event.
+pub(crate) struct ActionGuard<'a> {
+    table: &'a OpenConnections,
+    is_wait: bool,
+}
 
 impl OpenConnections {
     pub(crate) fn open(self: &Arc<Self>) -> ConnectionSlot {
@@ -58,7 +64,16 @@ impl OpenConnections {
         let mut table = self.lock();
         (table.actions < MAX_ACTIONS).then(|| {
             table.actions += 1;
-            ActionGuard(self)
+            ActionGuard { table: self, is_wait: false }
+        })
+    }
+
+    /// `None` if too many requests wait for events.
+    pub(crate) fn begin_wait(&self) -> Option<ActionGuard<'_>> {
+        let mut table = self.lock();
+        (table.waits < MAX_WAITS).then(|| {
+            table.waits += 1;
+            ActionGuard { table: self, is_wait: true }
         })
     }
 
@@ -106,7 +121,9 @@ impl Drop for RequestGuard<'_> {
 
 impl Drop for ActionGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().actions -= 1;
+        let mut table = self.table.lock();
+        let count = if self.is_wait { &mut table.waits } else { &mut table.actions };
+        *count -= 1;
     }
 }
 

@@ -3,10 +3,12 @@
 //! Without a configured token the server is read-only. A client sends the token in the `Authorization` header: browsers do not add that header by
 //! themselves and pages of other sites may not set it, so a request cannot be forged. The token is compared in constant time and never logged.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,49 @@ pub trait OperatorActions: Send + Sync + 'static {
 
     /// Skips parked events for good.
     fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone>;
+
+    /// Waits until an event is applied.
+    fn wait_applied(&self, request: AppliedRequest) -> ActionFuture<'_, AppliedAnswer>;
+}
+
+/// The event to wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedRequest {
+    /// The aggregate id as text.
+    pub aggregate: String,
+    pub sequence: i64,
+    pub timeout: Duration,
+}
+
+/// Where an event is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AppliedAnswer {
+    /// In every read model.
+    pub applied: bool,
+    /// In at least one read model: waiting does not help.
+    pub parked: bool,
+    /// Up to which the aggregate is applied or parked.
+    pub sequence: Option<i64>,
+    /// By name.
+    pub read_models: BTreeMap<String, AppliedModel>,
+    /// A read on a secondary after this time sees the event.
+    pub operation_time: Option<OperationTime>,
+}
+
+/// Where an event is in one read model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AppliedModel {
+    /// `applied`, `parked` or `pending`.
+    pub state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A timestamp of MongoDB: `Timestamp(t, i)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OperationTime {
+    pub t: u32,
+    pub i: u32,
 }
 
 pub type ActionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ActionRefusal>> + Send + 'a>>;

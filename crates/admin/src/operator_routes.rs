@@ -10,7 +10,8 @@ use serde::Serialize;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::operator::{ActionRefusal, ActionRefusalKind, OperatorAccess, ParkedSelector};
+use crate::applied_query;
+use crate::operator::{ActionRefusal, ActionRefusalKind, AppliedAnswer, OperatorAccess, ParkedSelector};
 use crate::response::{self, AdminResponse};
 
 /// A body names one aggregate and one read model.
@@ -23,6 +24,7 @@ pub(crate) enum OperatorRoute {
     ListParked,
     RetryParked,
     DiscardParked,
+    WaitApplied,
 }
 
 impl OperatorRoute {
@@ -32,8 +34,14 @@ impl OperatorRoute {
             "/api/parked" => Self::ListParked,
             "/api/parked/retry" => Self::RetryParked,
             "/api/parked/discard" => Self::DiscardParked,
+            "/api/applied" => Self::WaitApplied,
             _ => return None,
         })
+    }
+
+    /// Whether it only waits, and for long.
+    pub(crate) fn is_wait(self) -> bool {
+        self == Self::WaitApplied
     }
 
     /// Checks the token first: without it a peer learns nothing about method or body.
@@ -50,7 +58,13 @@ impl OperatorRoute {
         }
         match (self, request.method()) {
             (Self::ListParked, &Method::GET) => respond_with(actions.list_parked().await),
-            (Self::ListParked, _) => response::allow_get_only(),
+            (Self::WaitApplied, &Method::GET) => {
+                match applied_query::parse(request.uri().query().unwrap_or_default()) {
+                    Ok(request) => respond_applied(actions.wait_applied(request).await),
+                    Err(problem) => response::text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
+                }
+            }
+            (Self::ListParked | Self::WaitApplied, _) => response::allow_get_only(),
             (_, method) if method != Method::POST => response::allow_post_only(),
             (Self::StepDown, _) => respond_with(actions.step_down().await),
             (Self::RetryParked | Self::DiscardParked, _) => match read_selector(request).await {
@@ -68,6 +82,16 @@ async fn read_selector(request: Request<Incoming>) -> Result<ParkedSelector, Adm
     let body: Bytes = timeout(BODY_TIMEOUT, body).await.map_err(|_| too_large())?.map_err(|_| too_large())?.to_bytes();
     let example = "expected `{\"read_model\": \"orders\", \"id\": \"…\"}`, with an id from /api/parked\n";
     serde_json::from_slice(&body).map_err(|_| response::text(StatusCode::BAD_REQUEST, example))
+}
+
+/// The status says what a caller must do: go on, give up, or ask again.
+fn respond_applied(result: Result<AppliedAnswer, ActionRefusal>) -> AdminResponse {
+    match result {
+        Ok(answer) if answer.parked => response::json(StatusCode::CONFLICT, &answer),
+        Ok(answer) if answer.applied => response::json(StatusCode::OK, &answer),
+        Ok(answer) => response::json(StatusCode::GATEWAY_TIMEOUT, &answer),
+        Err(refusal) => respond_with(Err::<(), _>(refusal)),
+    }
 }
 
 fn respond_with(result: Result<impl Serialize, ActionRefusal>) -> AdminResponse {

@@ -255,7 +255,8 @@ impl RequestHandler {
             return response::wrong_host();
         }
         if let Some(route) = OperatorRoute::from_path(request.uri().path()) {
-            let Some(_action) = self.connections.begin_action() else { return response::too_many_actions() };
+            let begun = if route.is_wait() { self.connections.begin_wait() } else { self.connections.begin_action() };
+            let Some(_action) = begun else { return response::too_many_actions() };
             return route.respond(self.operator.as_ref(), request).await;
         }
         match *request.method() {

@@ -8,9 +8,12 @@ mod checkpoint;
 mod completions;
 mod config;
 mod dev;
+mod explain;
+mod history;
 mod man;
 mod parked;
 mod read_model;
+mod rejected;
 mod run;
 mod shared_args;
 mod status;
@@ -18,6 +21,7 @@ mod step_down;
 mod table;
 pub(crate) mod topology;
 mod version;
+mod wait;
 
 use clap::{Parser, Subcommand};
 
@@ -48,6 +52,10 @@ pub(crate) enum CliCommand {
     Parked(parked::Args),
     Audit(audit::Args),
     ReadModel(read_model::Args),
+    Rejected(rejected::Args),
+    Explain(explain::Args),
+    Wait(wait::Args),
+    History(history::Args),
     Status(status::Args),
     Checkpoint(checkpoint::Args),
     StepDown(step_down::Args),
@@ -74,6 +82,10 @@ pub(crate) async fn run(command: CliCommand) -> anyhow::Result<()> {
         CliCommand::Parked(args) => parked::run(args).await,
         CliCommand::Audit(args) => audit::run(args).await,
         CliCommand::ReadModel(args) => read_model::run(args).await,
+        CliCommand::Rejected(args) => rejected::run(args).await,
+        CliCommand::Explain(args) => explain::run(args).await,
+        CliCommand::Wait(args) => wait::run(args).await,
+        CliCommand::History(args) => history::run(args).await,
         CliCommand::StepDown(args) => step_down::run(args).await,
         CliCommand::Status(args) => status::run(args).await,
         CliCommand::Checkpoint(args) => checkpoint::run(args).await,

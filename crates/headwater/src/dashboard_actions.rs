@@ -6,17 +6,22 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedListEntry, ParkedSelector};
+use admin::operator::{
+    ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedRequest, OperatorActions, ParkedListEntry,
+    ParkedSelector,
+};
 use admin::{OperatorAccess, OperatorToken};
 use lease::mongo::MongoLeaseStore;
 use mongodb::Database;
-use pipeline::view::{self, DiscardScope};
+use pipeline::view::{self, AppliedReader, DiscardScope, Projection};
 use tokio::runtime;
 
 use crate::config::{Config, Secret};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
+use crate::operator_log::OperatorLog;
 use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
 use crate::step_down_requests::{StepDownRequest, StepDownStore};
+use crate::{aggregate_argument, applied};
 
 /// The dashboard shows so many; the command lists more.
 const MAX_LISTED: i64 = 200;
@@ -27,6 +32,9 @@ struct DashboardActions {
     lease: MongoLeaseStore,
     step_down: StepDownStore,
     pod_id: String,
+    log: OperatorLog,
+    /// `None` without a sequence: nobody can name an event.
+    applied: Option<AppliedReader>,
 }
 
 /// Starts the actions from the thread of the admin server, and waits for them.
@@ -41,7 +49,12 @@ pub(crate) async fn open(
     token: &Secret,
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
+    let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
+    let models = config.read_models.models.iter().map(|model| model.name().to_owned());
+    let applied = AppliedReader::new(&views.database(&config.read_models.database), &config.pipeline, models);
     let actions = DashboardActions {
+        log: OperatorLog::new(coordination, &config.pipeline),
+        applied: config.source.is_sequenced().then_some(applied),
         parked_commands: ParkedCommands::open(config, SERVER_SELECTION_TIMEOUT).await?,
         lease: connect::lease(config).await?,
         step_down: StepDownStore::new(coordination, &config.pipeline),
@@ -83,6 +96,10 @@ impl OperatorActions for BlockingDashboardActions {
     fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone> {
         self.run(|actions| async move { actions.discard_parked(selector).await })
     }
+
+    fn wait_applied(&self, request: AppliedRequest) -> ActionFuture<'_, AppliedAnswer> {
+        self.run(|actions| async move { actions.wait_applied(&request).await })
+    }
 }
 
 impl DashboardActions {
@@ -90,6 +107,7 @@ impl DashboardActions {
         let by = format!("an operator, on the dashboard of {}", self.pod_id);
         let StepDownRequest { leader, term } =
             self.step_down.request_from_leader(&self.lease, &by).await.map_err(|error| conflict(&error))?;
+        self.record("step-down", &format!("{leader}, term {term}")).await;
         Ok(ActionDone { done: format!("requested that {leader} steps down from term {term}") })
     }
 
@@ -103,9 +121,11 @@ impl DashboardActions {
         tracing::info!(read_model = found.model, "operator retries the parked events of one aggregate over HTTP");
         let (name, model) = (format_id(&found.aggregate), &found.model);
         match self.parked_commands.retry(&found).await {
-            Ok(events) => Ok(ActionDone {
-                done: format!("{} applied to {model}; {name} is no longer parked", count_events(events)),
-            }),
+            Ok(events) => {
+                self.record("parked retry", &format!("{events} of {name} in `{model}`")).await;
+                let done = format!("{} applied to {model}; {name} is no longer parked", count_events(events));
+                Ok(ActionDone { done })
+            }
             Err(error) => Err(conflict(&anyhow::Error::new(error).context(format!("{name} stays parked in {model}")))),
         }
     }
@@ -120,7 +140,25 @@ impl DashboardActions {
         let what = if selector.all { DiscardScope::All } else { DiscardScope::First };
         let events = self.parked_commands.discard(&found, what).await.map_err(|error| conflict(&error.into()))?;
         let (name, model) = (format_id(&found.aggregate), &found.model);
+        self.record("parked discard", &format!("{events} of {name} in `{model}`")).await;
         Ok(ActionDone { done: describe_discard(events, &name, model) })
+    }
+
+    async fn wait_applied(&self, request: &AppliedRequest) -> Result<AppliedAnswer, ActionRefusal> {
+        let Some(reader) = &self.applied else {
+            return Err(ActionRefusal::conflict("the source has no sequence (`source.sequence`)"));
+        };
+        let aggregates = aggregate_argument::candidates(&request.aggregate);
+        let state = reader.wait(&aggregates, request.sequence, request.timeout).await;
+        state.map(|state| applied::to_answer(&state)).map_err(|error| conflict(&error.into()))
+    }
+
+    /// The action is done: if it cannot be recorded, that is only logged.
+    async fn record(&self, action: &str, detail: &str) {
+        let by = format!("dashboard of {}", self.pod_id);
+        if let Err(error) = self.log.record(&by, action, detail).await {
+            tracing::warn!(%error, action, "failed to record an operator action");
+        }
     }
 
     async fn find(&self, selector: &ParkedSelector) -> Result<view::ParkedAggregate, ActionRefusal> {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod aggregate_argument;
+mod applied;
 mod apply_observer;
 mod check;
 mod cli;
@@ -13,6 +14,7 @@ mod delivery_limit;
 mod dev;
 mod event_traces;
 mod exit;
+mod operator_log;
 mod oplog;
 mod output;
 mod parked;

@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedListEntry, ParkedSelector};
+use admin::operator::{
+    ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedModel, AppliedRequest, OperationTime,
+    OperatorActions, ParkedListEntry, ParkedSelector,
+};
 use admin::{OperatorAccess, OperatorToken};
 
 use crate::fixture::AdminFixture;
@@ -42,6 +45,23 @@ impl OperatorActions for RecordedActions {
     fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone> {
         self.record(format!("discard {} in {}, all: {}", selector.id, selector.read_model, selector.all))
     }
+
+    fn wait_applied(&self, request: AppliedRequest) -> ActionFuture<'_, AppliedAnswer> {
+        let (state, reason) = match request.aggregate.as_str() {
+            "a parked one" => ("parked", Some("poison".to_owned())),
+            "late" => ("pending", None),
+            _ => ("applied", None),
+        };
+        Box::pin(async move {
+            Ok(AppliedAnswer {
+                applied: state == "applied",
+                parked: state == "parked",
+                sequence: Some(request.sequence),
+                read_models: [("orders".to_owned(), AppliedModel { state, reason })].into(),
+                operation_time: Some(OperationTime { t: 7, i: 1 }),
+            })
+        })
+    }
 }
 
 fn start_with_token() -> (AdminFixture, Arc<RecordedActions>) {
@@ -50,7 +70,8 @@ fn start_with_token() -> (AdminFixture, Arc<RecordedActions>) {
     (AdminFixture::start_with(Some(operator)), actions)
 }
 
-const ROUTES: [(&str, &str); 4] = [
+const ROUTES: [(&str, &str); 5] = [
+    ("GET", "/api/applied"),
     ("POST", "/api/step-down"),
     ("GET", "/api/parked"),
     ("POST", "/api/parked/retry"),
@@ -60,6 +81,26 @@ const SELECTOR: &str = r#"{"read_model": "orders", "id": "order-1"}"#;
 
 fn bearer(token: &str) -> String {
     format!("authorization: Bearer {token}\r\n")
+}
+
+#[tokio::test]
+async fn a_wait_answers_by_its_status() {
+    let (fixture, _) = start_with_token();
+    let get = async |query: &str| {
+        let reply = fixture.send("GET", &format!("/api/applied?{query}"), &bearer(TOKEN), "").await;
+        (reply.status, reply.body)
+    };
+    let (status, body) = get("aggregate=order-7&sequence=3").await;
+    let expected = serde_json::json!({
+        "applied": true, "parked": false, "sequence": 3, "read_models": { "orders": { "state": "applied" } },
+        "operation_time": { "t": 7, "i": 1 },
+    });
+    assert_eq!((status, serde_json::from_str::<serde_json::Value>(&body).unwrap()), (200, expected));
+    assert_eq!(get("aggregate=a%20parked+one&sequence=3").await.0, 409);
+    assert_eq!(get("aggregate=late&sequence=3&timeout=0.1").await.0, 504);
+    assert_eq!(get("aggregate=late").await, (400, "`sequence` must be a whole number\n".to_owned()));
+    assert_eq!(fixture.send("POST", "/api/applied", &bearer(TOKEN), "").await.status, 405);
+    fixture.stop().await;
 }
 
 #[tokio::test]

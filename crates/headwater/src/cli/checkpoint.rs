@@ -21,7 +21,7 @@ use super::shared_args::{ConfigArgs, ConfirmArgs};
 use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
-use crate::output;
+use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -175,6 +175,8 @@ impl CheckpointContext {
         let claimed = self.store.claim(&claim).await.context("failed to take a new term")?;
         let new_epoch = !keeps_epoch || !is_same_cluster;
         self.store.move_to(&claim, &claimed, phase, new_epoch, cluster.as_deref()).await?;
+        operator_log::record(&self.config, "checkpoint moved", &format!("to phase {}: {consequence}", phase.name()))
+            .await;
         let now = self.load_checkpoint().await?;
         if json {
             let mut shown = to_json(&self.dependencies.pipeline, &now);

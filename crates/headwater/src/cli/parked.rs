@@ -8,9 +8,10 @@ use serde_json::{Value as Json, json};
 
 use super::shared_args::{ConfigArgs, ConfirmArgs};
 use super::table::{plural, render_table};
+use crate::config::Config;
 use crate::connect::COMMAND_TIMEOUT;
-use crate::output;
 use crate::parked::{ParkedCommands, format_bson, format_id, format_time};
+use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,9 +116,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ParkedCommand::Show { config, selector, limit, bodies, json } => {
             show(&open(&config).await?, &selector, limit, bodies, json).await
         }
-        ParkedCommand::Retry { config, selector, json } => retry(&open(&config).await?, &selector, json).await,
+        ParkedCommand::Retry { config, selector, json } => retry(&config.load()?, &selector, json).await,
         ParkedCommand::Discard { config, selector, all, confirm, json } => {
-            discard(&open(&config).await?, &selector, all, &confirm, json).await
+            discard(&config.load()?, &selector, all, &confirm, json).await
         }
     }
 }
@@ -228,10 +229,16 @@ fn event_json(event: &DeliveredEvent, bodies: bool) -> Json {
     shown
 }
 
-async fn retry(commands: &ParkedCommands, selector: &AggregateArgs, as_json: bool) -> anyhow::Result<()> {
-    let waiting = selector.find_in(commands).await?;
+async fn retry(config: &Config, selector: &AggregateArgs, as_json: bool) -> anyhow::Result<()> {
+    let commands = ParkedCommands::open(config, COMMAND_TIMEOUT).await?;
+    let waiting = selector.find_in(&commands).await?;
     let ParkedAggregate { aggregate, model, .. } = &waiting;
-    match commands.retry(&waiting).await {
+    let retried = commands.retry(&waiting).await;
+    if let Ok(events) = &retried {
+        let detail = format!("{} of {} in `{model}`", plural(*events, "event"), format_id(aggregate));
+        operator_log::record(config, "parked retry", &detail).await;
+    }
+    match retried {
         Ok(events) if as_json => {
             output::print_json(
                 &json!({ "model": model, "aggregate": to_extended_json(aggregate.value()), "applied": events }),
@@ -260,13 +267,14 @@ async fn retry(commands: &ParkedCommands, selector: &AggregateArgs, as_json: boo
 }
 
 async fn discard(
-    commands: &ParkedCommands,
+    config: &Config,
     selector: &AggregateArgs,
     all: bool,
     confirm: &ConfirmArgs,
     as_json: bool,
 ) -> anyhow::Result<()> {
-    let waiting = selector.find_in(commands).await?;
+    let commands = ParkedCommands::open(config, COMMAND_TIMEOUT).await?;
+    let waiting = selector.find_in(&commands).await?;
     let ParkedAggregate { aggregate, model, parked, .. } = &waiting;
     let name = format_id(aggregate);
     let scope = if all { format!("all {} parked events", parked.waiting()) } else { "the first event".to_owned() };
@@ -275,6 +283,8 @@ async fn discard(
     ))?;
     let what = if all { DiscardScope::All } else { DiscardScope::First };
     let events = commands.discard(&waiting, what).await?;
+    operator_log::record(config, "parked discard", &format!("{} of {name} in `{model}`", plural(events, "event")))
+        .await;
     let left = parked.waiting().saturating_sub(events);
     if as_json {
         let aggregate = to_extended_json(aggregate.value());

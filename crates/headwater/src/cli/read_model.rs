@@ -1,5 +1,9 @@
 //! `headwater read-model`: lists read models, accepts one that lacks events, and compares one with the source.
 
+mod junit;
+mod preview;
+mod test;
+mod test_file;
 mod verify;
 
 use anyhow::bail;
@@ -12,9 +16,9 @@ use super::table::render_table;
 use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
-use crate::output;
 use crate::parked::format_time;
 use crate::read_model_records::{ReadModelRecord, ReadModelRecordStore};
+use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,6 +57,8 @@ enum ReadModelCommand {
         confirm: ConfirmArgs,
     },
     Verify(verify::Args),
+    Test(test::Args),
+    Preview(preview::Args),
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
@@ -60,6 +66,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ReadModelCommand::List { config, json } => list(&config.load()?, json).await,
         ReadModelCommand::Accept { config, name, confirm } => accept(&config.load()?, &name, &confirm).await,
         ReadModelCommand::Verify(args) => verify::run(args).await,
+        ReadModelCommand::Test(args) => test::run(args).await,
+        ReadModelCommand::Preview(args) => preview::run(args).await,
     }
 }
 
@@ -115,6 +123,7 @@ async fn accept(config: &Config, name: &str, confirm: &ConfirmArgs) -> anyhow::R
     }
     confirm.require(&format!("records that read model `{name}` is complete, although it may lack events"))?;
     records.accept(name).await?;
+    operator_log::record(config, "read-model accept", &format!("`{name}`")).await;
     output::print_line(format_args!("accepted: `{name}` counts as complete"))?;
     Ok(())
 }

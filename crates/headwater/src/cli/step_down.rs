@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::shared_args::ConfigArgs;
 use crate::connect::{self, COMMAND_TIMEOUT};
-use crate::output;
 use crate::step_down_requests::{StepDownRequest, StepDownStore};
+use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,6 +54,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let began = Instant::now();
     let step_down_store = StepDownStore::new(&coordination, &config.pipeline);
     let StepDownRequest { leader, term } = step_down_store.request_from_leader(&lease, &config.pod_id).await?;
+    operator_log::record(&config, "step-down", &format!("{leader}, term {term}")).await;
     if !json {
         output::print_line(format_args!("requested: {leader} steps down from term {term}"))?;
     }

@@ -31,12 +31,15 @@ use pipeline::source::SourceConfig;
 use pipeline::{audit, consumer, producer};
 
 use load::ConfigSources;
+pub(crate) use node::{ConfigNode, NodeValue, SettingOrigin};
 use problem::ConfigProblem;
 pub(crate) use problem::ConfigProblems;
 #[cfg(test)]
 pub(crate) use read_models::parse_declarations;
 pub(crate) use read_models::{EventReference, ModelDeclarations, ReadModelsConfig};
 pub(crate) use reference::{EffectiveConfig, json_schema, reference_file};
+
+pub(crate) use yaml::parse as parse_yaml;
 
 use crate::exit::ExitReason;
 

@@ -4,9 +4,9 @@ use pipeline::audit::COLLECTION as AUDITS;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::{publish::rejected, stored::claim_check};
 
-use crate::{delivery_limit, pods, read_model_records, step_down_requests};
+use crate::{delivery_limit, operator_log, pods, read_model_records, step_down_requests};
 
-pub(crate) const COORDINATION_COLLECTIONS: [&str; 11] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 12] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
@@ -18,4 +18,5 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 11] = [
     delivery_limit::COLLECTION,
     read_model_records::COLLECTION,
     AUDITS,
+    operator_log::COLLECTION,
 ];

@@ -52,7 +52,7 @@ impl StatusCollector {
     /// Documents without a reason are further chunks of a large event.
     fn rejected_stages(&self) -> Vec<Document> {
         vec![
-            doc! { "$match": { "$and": [of_pipeline(&self.pipeline), { "reason": { "$exists": true } }] } },
+            doc! { "$match": { "$and": [of_pipeline(&self.pipeline), { "reason": { "$exists": true }, "discardedAt": { "$exists": false } }] } },
             doc! { "$group": { "_id": "$reason", "events": { "$sum": 1_i64 } } },
             doc! { "$sort": { "_id": 1 } },
         ]

@@ -23,7 +23,7 @@ impl SubscriptionMonitor {
     }
 
     /// A failed request leaves the counts unknown.
-    pub(super) async fn read_counts(&self) -> SubscriptionStatus {
+    pub(crate) async fn read_counts(&self) -> SubscriptionStatus {
         let Ok(Ok(Some(found))) = timeout(READ_TIMEOUT, self.administration.get(&self.path)).await else {
             return SubscriptionStatus::default();
         };

@@ -81,6 +81,12 @@ async fn parked_events_are_retried_and_discarded_over_http() {
     let which = |all: bool| serde_json::json!({ "read_model": "orders", "id": one["id"], "all": all }).to_string();
     let retry = serde_json::json!({ "read_model": "orders", "id": one["id"] }).to_string();
 
+    // Whoever waits for an event of a parked aggregate is told at once.
+    let parked_wait =
+        fixture.request_with(TOKEN, "GET", "/api/applied?aggregate=order-1&sequence=2&timeout=30", "").await;
+    assert_eq!(parked_wait.status, 409, "{}", parked_wait.body);
+    assert!(parked_wait.body.contains("\"poison\""), "{}", parked_wait.body);
+
     assert_eq!(fixture.post("/api/parked/discard", None, &which(true)).await.status, 401);
     let refused = fixture.post("/api/parked/retry", Some(TOKEN), &retry).await;
     assert_eq!(refused.status, 409, "it still cannot be applied: {}", refused.body);
@@ -98,6 +104,11 @@ async fn parked_events_are_retried_and_discarded_over_http() {
     let retried = fixture.post("/api/parked/retry", Some(TOKEN), &retry).await;
     assert_eq!(retried.status, 200, "{}", retried.body);
     assert_eq!(parked(&fixture).await, Vec::<Json>::new());
+    let applied = fixture.request_with(TOKEN, "GET", "/api/applied?aggregate=order-1&sequence=2", "").await;
+    assert_eq!(applied.status, 200, "{}", applied.body);
+    assert!(applied.body.contains("\"operation_time\""), "{}", applied.body);
+    let late = fixture.request_with(TOKEN, "GET", "/api/applied?aggregate=order-1&sequence=3&timeout=0.05", "").await;
+    assert_eq!(late.status, 504, "{}", late.body);
     let order = views.collection::<Document>("orders").find_one(doc! { "_id": "order-1" }).await.unwrap();
     assert_eq!(order.and_then(|order| order.get_i32("count").ok()), Some(7));
     assert_eq!(fixture.post("/api/parked/retry", Some(TOKEN), &retry).await.status, 404, "it is no longer parked");

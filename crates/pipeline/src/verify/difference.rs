@@ -5,6 +5,8 @@ use std::fmt;
 
 use mongodb::bson::{Bson, Document, RawDocument};
 
+use crate::stored::identity::normalize;
+
 /// What is wrong at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DifferenceKind {
@@ -85,6 +87,16 @@ pub fn compare(expected: Option<&RawDocument>, stored: Option<&RawDocument>) -> 
             (_, _) => whole(DifferenceKind::DifferentValue),
         },
     }
+}
+
+/// How two documents differ for a person: numbers are compared by value, and the order of fields does not count.
+pub fn compare_values(expected: &Document, stored: &Document) -> Vec<Difference> {
+    let plain = |document: &Document| normalize(&Bson::Document(document.clone()));
+    let (Bson::Document(expected), Bson::Document(stored)) = (plain(expected), plain(stored)) else { return vec![] };
+    let mut found = DifferenceList::default();
+    found.compare_documents("", &expected, &stored);
+    found.list.retain(|difference| difference.kind != DifferenceKind::FieldOrder);
+    found.list
 }
 
 #[derive(Default)]
@@ -216,6 +228,14 @@ mod tests {
     fn a_document_with_many_differences_names_the_first() {
         let stored: Document = (0..1_000).map(|at| (format!("f{at}"), Bson::from(at))).collect();
         assert_eq!(differences(doc! {}, stored).len(), MAX_DIFFERENCES);
+    }
+
+    #[test]
+    fn values_are_compared_without_types_and_field_order() {
+        let expected = doc! { "a": 1, "b": { "c": 2, "d": [1] } };
+        assert_eq!(compare_values(&expected, &doc! { "b": { "d": [1.0], "c": 2_i64 }, "a": 1_i64 }), []);
+        let found = compare_values(&expected, &doc! { "b": { "d": [2], "c": 2 }, "a": 1 });
+        assert_eq!(found.iter().map(|found| found.path.as_str()).collect::<Vec<_>>(), ["b.d.0"]);
     }
 
     #[test]

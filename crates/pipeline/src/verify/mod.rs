@@ -12,7 +12,7 @@ mod report;
 mod verifier;
 
 pub use comparability::{Comparability, comparability_of};
-pub use difference::{Difference, DifferenceKind, compare};
+pub use difference::{Difference, DifferenceKind, compare, compare_values};
 pub use error::Error;
 pub use report::{Finding, SkipReason, VerifyTotals};
 pub use verifier::{Verifier, VerifyDependencies, VerifyScope, VerifySink};

@@ -15,9 +15,11 @@
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template`, `event_path`, `update_operators` and `value_position`
 //!    (event values stay data), `statement`, `commands`.
 //! 4. What cannot be applied: `parked`, `source_documents` for its replay, and `source_event_reader` for gaps.
-//! 5. What the documents should be: `fold` evaluates a model elsewhere, `snapshot_reader` reads documents with their cursors, `repair` replaces one.
+//! 5. What the documents should be: `fold` evaluates a model elsewhere, `snapshot_reader` reads documents with their cursors, `repair` replaces one; `applied`
+//!    waits for an event.
 //! 6. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
 
+mod applied;
 mod applier;
 mod applier_config;
 mod bson_writer;
@@ -42,6 +44,7 @@ mod read_model;
 mod repair;
 mod snapshot_reader;
 mod source_documents;
+mod source_event;
 mod source_event_reader;
 mod statement;
 mod template;
@@ -54,6 +57,7 @@ use crate::stored::identity;
 
 pub use crate::stored::Identity;
 pub use crate::stored::cursors::{CURSORS, DELETED_FIELD, application_name};
+pub use applied::{AppliedReader, AppliedState, ModelProgress};
 pub use applier::{Applier, ApplierSetup, Handle};
 pub use applier_config::{Config, OnPoison};
 pub use contention::{AppliedBatch, Arrivals, BatchEnd, SessionApplier};
@@ -75,6 +79,7 @@ pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
 pub use repair::{DocumentRepair, RepairOutcome};
 pub use snapshot_reader::{AggregateSnapshot, SnapshotReader};
 pub use source_documents::SourceDocuments;
+pub use source_event::InvalidSourceEvent;
 pub use source_event_reader::SourceEventReader;
 
 /// The collection of parked events, in the read-model database.

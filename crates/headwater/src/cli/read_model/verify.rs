@@ -22,10 +22,10 @@ use crate::aggregate_argument;
 use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
-use crate::output;
 use crate::parked::format_bson;
 use crate::read_model_records::ReadModelRecordStore;
 use crate::signal::ShutdownSignal;
+use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,7 +98,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     verifier.close().await;
     printer.end();
     match verified {
-        Some(totals) => report(&totals?, printer, &args),
+        Some(totals) => {
+            let totals = totals?;
+            if args.repair && totals.repaired > 0 {
+                let detail = format!("{} of `{}`", plural(totals.repaired, "document"), args.name);
+                operator_log::record(&config, "read-model verify --repair", &detail).await;
+            }
+            report(&totals, printer, &args)
+        }
         None => bail!(ExitReason::Interrupted.with_message("stopped")),
     }
 }
