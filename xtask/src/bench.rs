@@ -68,6 +68,11 @@ pub(crate) const SOAKS: &[BenchProgram] = &[
         measures: "100,000 events while the bus loses messages for good, a topic is purged, a subscription deleted and made again, pods and primary killed: after the audit read models equal a fold of the source; --minutes 60: no false alarm",
     },
     BenchProgram {
+        name: "deploys",
+        binary: "soak-deploys",
+        measures: "rolling deploys that add, change and remove read models under load, pods killed in the middle, rolled back: read models equal a fold of their definitions",
+    },
+    BenchProgram {
         name: "stops",
         binary: "soak-stops",
         measures: "SIGTERM to the leader under load, 100 rounds: in order, in time, nothing lost or duplicated; time until the next pod leads and publishes",

@@ -18,6 +18,7 @@ pub fn find_problems(status: &PipelineStatus) -> Vec<PipelineProblem> {
     check_leader(status, &mut problems);
     check_pods(status, &mut problems);
     check_checkpoint(status, &mut problems);
+    check_generation(status, &mut problems);
     check_read_models(status, &mut problems);
     check_attention(status, &mut problems);
     check_audit(status, &mut problems);
@@ -100,6 +101,12 @@ fn check_read_models(status: &PipelineStatus, problems: &mut Vec<PipelineProblem
             );
             problems.push(critical("read_model_incomplete", text));
         }
+    }
+}
+
+fn check_generation(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    if let Some(problem) = status.generation.as_ref().and_then(|generation| generation.problem.as_ref()) {
+        problems.push(critical("read_model_change_stopped", format!("the read models are not changed: {problem}")));
     }
 }
 
@@ -261,6 +268,15 @@ mod tests {
                     parked_aggregates: None,
                     incomplete,
                 }];
+            }),
+            ("read_model_change_stopped", ProblemSeverity::Critical, |status| {
+                status.generation = Some(GenerationStatus {
+                    number: 2,
+                    stage: "building".into(),
+                    problem: Some("no disk space".into()),
+                    built_aggregates: None,
+                    total_aggregates: None,
+                });
             }),
             ("unverified", ProblemSeverity::Warning, |status| status.pods[1].unverified = Some(3)),
             ("events_missing", ProblemSeverity::Critical, |status| {

@@ -32,6 +32,9 @@ pub struct PipelineStatus {
     /// The newest first.
     pub terms: Vec<TermStatus>,
     pub read_models: Vec<ReadModelStatus>,
+    /// The stored set of read models, and how far a change of it is.
+    #[serde(default)]
+    pub generation: Option<GenerationStatus>,
     pub parked: Option<Vec<ParkedCount>>,
     pub rejected: Option<Vec<RejectedCount>>,
     pub subscription: SubscriptionStatus,
@@ -207,6 +210,19 @@ pub struct IncompleteReadModel {
     pub since: WallTime,
 }
 
+/// The generation of the read models that all pods apply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GenerationStatus {
+    pub number: u64,
+    /// `active`, `building` or `switching`.
+    pub stage: String,
+    /// Why a change does not go on.
+    pub problem: Option<String>,
+    /// While it is built: aggregates that are done, of about so many.
+    pub built_aggregates: Option<u64>,
+    pub total_aggregates: Option<u64>,
+}
+
 /// The parked aggregates of one read model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParkedCount {
@@ -355,6 +371,7 @@ impl PipelineStatus {
             parked: None,
             rejected: None,
             subscription: SubscriptionStatus::default(),
+            generation: None,
             audit: None,
             collected,
         }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits for a server. A client connects when it is first used, and a wrong URI is reported with its configuration key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,13 +12,13 @@ use mongodb::Database;
 use mongodb::options::ClientOptions;
 use pipeline::audit::{AuditDependencies, AuditStore, Auditor, UnauditableReason};
 use pipeline::capture::StartPosition;
+use pipeline::generation::{BuildDependencies, GenerationStore};
 use pipeline::producer::ProducerDependencies;
-use pipeline::view::{self, PipelineStart, Projection};
+use pipeline::view::{self, ModelSet, PipelineStart, Projection};
 use servicebus::administration::AdministrationClient;
 
 use crate::config::{Config, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
-use crate::read_model_records::ReadModelRecordStore;
 use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 
 /// How long an operation looks for its MongoDB server. Short: pods and checks try again, so a long wait only delays the report.
@@ -59,7 +60,7 @@ pub(crate) async fn status_collector(
             &dependencies.topic,
             &dependencies.subscription,
         ),
-        records: ReadModelRecordStore::new(&dependencies.coordination, &config.pipeline),
+        generations: GenerationStore::new(&dependencies.coordination, &config.pipeline),
         audit: AuditMonitor {
             store: AuditStore::new(&dependencies.coordination, &config.pipeline),
             period: (config.audit.enabled && !models.is_empty()).then_some(config.audit.period),
@@ -113,6 +114,35 @@ pub(crate) fn auditor(
         applier,
     };
     Ok(Auditor::new(config.audit.clone(), dependencies))
+}
+
+/// What a build of read models reads and writes.
+pub(crate) fn build_dependencies(
+    config: &Config,
+    dependencies: &ProducerDependencies,
+    views: &Database,
+) -> BuildDependencies {
+    BuildDependencies {
+        pipeline: config.pipeline.clone(),
+        source: dependencies.source.clone(),
+        server: dependencies.server.clone(),
+        capture: config.producer.capture.clone(),
+        start: pipeline_start(config),
+        views: views.clone(),
+        coordination: dependencies.coordination.clone(),
+        view: config.consumer.view.clone(),
+    }
+}
+
+/// The read models that pods apply now, for a command that applies some itself; those of the configuration before the first pod.
+pub(crate) async fn model_set(config: &Config, coordination: &Database) -> anyhow::Result<ModelSet> {
+    match GenerationStore::new(coordination, &config.pipeline).load().await? {
+        Some(generation) => Ok(generation.model_set()?),
+        None => {
+            let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
+            Ok(ModelSet::fixed(models.collect()))
+        }
+    }
 }
 
 pub(crate) fn pipeline_start(config: &Config) -> PipelineStart {

@@ -84,7 +84,7 @@ pub(crate) async fn record(config: &Config, action: &str, detail: &str) {
 }
 
 /// The user and the machine, as far as the environment tells.
-fn who() -> String {
+pub(crate) fn who() -> String {
     let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
     let host = variable("HOSTNAME").or_else(|| {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;

@@ -1,13 +1,12 @@
 //! The parked aggregates of one pipeline, with ids as operators write them. Used by `headwater parked` and by the dashboard.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use mongodb::bson::Bson;
 use pipeline::event::{AggregateId, Namespace};
 use pipeline::source::{SourceConfig, SourceKind};
-use pipeline::view::{DeliveredEvent, DiscardScope, Error, ParkedAggregate, ParkedStore, Projection, SourceDocuments};
+use pipeline::view::{DeliveredEvent, DiscardScope, Error, ParkedAggregate, ParkedStore, SourceDocuments};
 
 use crate::config::Config;
 use crate::exit::ExitReason;
@@ -26,11 +25,11 @@ impl ParkedCommands {
     pub(crate) async fn open(config: &Config, timeout: Duration) -> anyhow::Result<Self> {
         let dependencies = crate::connect::producer_dependencies(config, timeout).await?;
         let views = crate::connect::mongo_client(&config.read_models.uri, "read_models.uri", timeout).await?;
-        let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
+        let models = crate::connect::model_set(config, &dependencies.coordination).await?;
         let source = SourceDocuments::new(&dependencies.server.database(&config.source.database), &config.source);
         let by_collection = config.source.kind == SourceKind::Documents;
         let database = views.database(&config.read_models.database);
-        let store = ParkedStore::new(database, &config.pipeline, by_collection, models.collect(), Some(source));
+        let store = ParkedStore::new(database, &config.pipeline, by_collection, models, Some(source));
         Ok(Self { store, source: config.source.clone() })
     }
 
@@ -42,7 +41,7 @@ impl ParkedCommands {
     pub(crate) async fn find(&self, aggregate: &str, model: Option<&str>) -> anyhow::Result<ParkedAggregate> {
         let list = self.store.list(MAX_SEARCHED).await?;
         let named = |waiting: &ParkedAggregate| {
-            let model = model.is_none_or(|model| *model == waiting.model);
+            let model = model.is_none_or(|model| names_model(model, &waiting.model));
             model && (format_id(&waiting.aggregate) == aggregate || format_typed_id(&waiting.aggregate) == aggregate)
         };
         let mut found: Vec<_> = list.into_iter().filter(named).collect();
@@ -106,4 +105,10 @@ pub(crate) fn format_typed_id(aggregate: &AggregateId) -> String {
 
 pub(crate) fn format_time(at: mongodb::bson::DateTime) -> String {
     at.try_to_rfc3339_string().unwrap_or_else(|_| "?".to_owned())
+}
+
+/// A later version of a read model parks under `NAME@GENERATION`.
+fn names_model(given: &str, parked: &str) -> bool {
+    let version = parked.strip_prefix(given).and_then(|rest| rest.strip_prefix('@'));
+    given == parked || version.is_some_and(|number| number.parse::<u64>().is_ok())
 }

@@ -32,6 +32,16 @@ const REMOVED_AFTER: Duration = Duration::from_secs(3_600);
 /// How many recorded terms are kept.
 const MAX_TERMS: i64 = 200;
 
+/// A pod of a version without generations is gone after this long without an announcement.
+const FENCED_AFTER: Duration = Duration::from_secs(60);
+
+/// Whether the live pods propose the same read models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    Same,
+    Different,
+}
+
 /// The two collections, as one pod writes them.
 #[derive(Clone, Debug)]
 pub(crate) struct PodRegistry {
@@ -89,6 +99,35 @@ impl PodRegistry {
         let own = doc! { "_id": self.term_id(term), "ended": { "$exists": false } };
         self.terms.update_one(own, doc! { "$currentDate": { "ended": true } }).await?;
         Ok(())
+    }
+
+    /// Whether all live pods propose the read models that this pod does.
+    pub(crate) async fn agreement(&self) -> Result<Agreement, DriverError> {
+        let age = doc! { "$subtract": ["$$NOW", "$seenAt"] };
+        let is_younger =
+            |limit: Duration| doc! { "$lte": [&age, i64::try_from(limit.as_millis()).unwrap_or(i64::MAX)] };
+        let stages = [
+            doc! { "$match": { "_id.pipeline": &self.pipeline } },
+            doc! { "$project": {
+                "generation": 1, "applies": 1, "live": is_younger(SILENT_AFTER), "recent": is_younger(FENCED_AFTER),
+            } },
+        ];
+        let mut found = self.pods.aggregate(stages).await?;
+        let mut proposals = vec![];
+        while found.advance().await? {
+            let pod = found.deserialize_current()?;
+            let is = |field: &str| pod.get_bool(field).unwrap_or(false);
+            // A version without generations may come back after a pause, and nothing but the fence could stop it.
+            if is("recent") && read_u64(pod.get("applies")).is_none() {
+                return Ok(Agreement::Different);
+            }
+            if is("live") {
+                proposals.push((pod.get_document("_id").cloned().unwrap_or_default(), pod.get("generation").cloned()));
+            }
+        }
+        let own = proposals.iter().find(|(id, _)| *id == self.id()).map(|(_, proposal)| proposal.clone());
+        let same = own.is_some_and(|own| proposals.iter().all(|(_, proposal)| *proposal == own));
+        Ok(if same { Agreement::Same } else { Agreement::Different })
     }
 
     /// Removes pods of this pipeline that crashed long ago.

@@ -11,6 +11,7 @@ use mongodb::Database;
 use pipeline::audit::Auditor;
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
+use pipeline::generation::GenerationStore;
 use pipeline::producer::{Producer, ProducerDependencies};
 use pipeline::publish::PublishTracer;
 use pipeline::view::{self, Projection};
@@ -25,8 +26,8 @@ use crate::dashboard_actions;
 use crate::delivery_limit::DeliveryLimitStore;
 use crate::event_traces::EventTraces;
 use crate::exit::ExitReason;
+use crate::generations::GenerationService;
 use crate::pods::PodRegistry;
-use crate::read_model_records::ReadModelRecordStore;
 use crate::signal::ShutdownSignal;
 use crate::step_down_requests::StepDownStore;
 
@@ -52,7 +53,6 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         None => None,
     };
     let collector = connect::status_collector(&config, &dependencies, SERVER_SELECTION_TIMEOUT).await?;
-    let records = ReadModelRecordStore::new(&dependencies.coordination, &config.pipeline);
     let registry = PodRegistry::new(&dependencies.coordination, &config.pipeline, &config.pod_id);
     let step_down = StepDownStore::new(&dependencies.coordination, &config.pipeline);
     let operator = match &config.admin.token {
@@ -66,6 +66,10 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         }
         _ => None,
     };
+    let generations = views.as_ref().map(|views| {
+        let store = GenerationStore::new(&dependencies.coordination, &config.pipeline);
+        (store, connect::build_dependencies(&config, &dependencies, views))
+    });
     let producer = Arc::new(build_producer(&config, dependencies, traces.clone(), views));
     let observed_producer = Arc::clone(&producer);
 
@@ -80,6 +84,16 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         tokio::spawn(delivery_limit.watch(bus_administration, set, shutdown.clone()));
     }
     let elector = candidate.start(lead, shutdown.clone().cancelled_owned())?;
+    let generations = generations.zip(consumer.as_ref()).map(|((store, build), consumer)| GenerationService {
+        store,
+        proposal: config.read_models.proposal(),
+        build,
+        applier: consumer.handle().applier(),
+        lease: elector.handle(),
+        pods: registry.clone(),
+        on_change: config.read_models.on_change,
+        change_delay: config.read_models.change_delay,
+    });
     let pod_services = PodServices {
         pod_id: config.pod_id.clone(),
         ttl: config.coordination.lease.ttl,
@@ -98,7 +112,10 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
             name: "producer",
             running: async { elector.join().await.context("failed to take part in the election") },
         },
-        PodService { name: "consumer", running: run_consumer(consumer, auditor, records, &config, shutdown.clone()) },
+        PodService {
+            name: "consumer",
+            running: run_consumer(consumer, auditor, generations, &config, shutdown.clone()),
+        },
         shutdown.clone(),
         shutdown::shutdown_limit([config.producer.publish.drain, config.consumer.session.drain_within]),
     );
@@ -177,21 +194,20 @@ fn build_consumer(
 async fn run_consumer(
     consumer: Option<Consumer>,
     auditor: Option<Auditor>,
-    records: ReadModelRecordStore,
+    generations: Option<GenerationService>,
     config: &Config,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some(consumer) = consumer else {
+    let (Some(consumer), Some(generations)) = (consumer, generations) else {
         tracing::info!(pod_id = config.pod_id, "no read models declared: this pod only publishes");
         shutdown.cancelled().await;
         return Ok(());
     };
-    // Before the first event: afterwards nobody knows which events a new read model lacks.
-    let fingerprints = config.read_models.declared.fingerprints();
-    let recorded = shutdown.run_until_cancelled(records.record_until_ok(consumer.views(), &fingerprints)).await;
-    if recorded.is_none() {
+    // Before the first event: pods apply what the store holds, not what their configuration proposes.
+    if shutdown.run_until_cancelled(generations.load_until_ok()).await.is_none() {
         return Ok(());
     }
+    let followed = tokio::spawn(generations.run(shutdown.clone()));
     // Ends at once with `shutdown`, and heals with the applier of the consumer.
     let audit = auditor.map(|auditor| tokio::spawn(auditor.run(shutdown.clone())));
     // A task of its own: the task of `run_pod` must stay free for signals.
@@ -199,6 +215,7 @@ async fn run_consumer(
     if let Some(audit) = audit {
         audit.await.context("audit task failed")?;
     }
+    followed.await.context("generation task failed")?;
     match consumed.context("consumer task failed")? {
         Err(view::Error::InvalidModels(mistakes)) => Err(config.read_models.declared.explain(&mistakes).into()),
         result => result.context("failed to use the read models"),

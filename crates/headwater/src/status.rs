@@ -18,12 +18,12 @@ use admin::status::{CheckpointStatus, CollectionInfo, LagStatus, ReadModelStatus
 use admin::{LatencyBuckets, PipelineStatus, WallTime};
 use mongodb::Database;
 use mongodb::bson::Document;
+use pipeline::generation::GenerationStore;
 use tokio::time::timeout;
 
 use self::checkpoint_distance::CheckpointDistance;
 use crate::oplog::OplogWindow;
 use crate::pods::{AnnouncedPod, LastApplied, quantiles};
-use crate::read_model_records::ReadModelRecordStore;
 pub(crate) use audit::AuditMonitor;
 pub(crate) use subscription::SubscriptionMonitor;
 
@@ -48,7 +48,7 @@ pub(crate) struct StatusCollector {
     pub(crate) read_models: Vec<String>,
     pub(crate) subscription: SubscriptionMonitor,
     pub(crate) audit: AuditMonitor,
-    pub(crate) records: ReadModelRecordStore,
+    pub(crate) generations: GenerationStore,
 }
 
 /// The expensive reads, and when they were done.
@@ -120,6 +120,7 @@ impl StatusCollector {
         let checkpointed = coordination.checkpoint.as_ref().and_then(|(_, at)| *at);
         status.oplog = slow.oplog.as_ref().map(|ends| oplog::to_status(ends, checkpointed)).unwrap_or_default();
         status.read_models = self.read_model_statuses(slow, &coordination);
+        status.generation.clone_from(&coordination.generation);
         status.parked.clone_from(&slow.attention.parked);
         status.rejected.clone_from(&slow.attention.rejected);
         let ahead_seconds = distance.and_then(CheckpointDistance::ahead);
@@ -140,7 +141,15 @@ impl StatusCollector {
     ) -> Vec<ReadModelStatus> {
         let parked_in = |name: &str| {
             let list = slow.attention.parked.as_ref()?;
-            Some(list.iter().filter(|parked| parked.read_model == name).map(|parked| parked.aggregates).sum())
+            Some(
+                list.iter()
+                    .filter(|parked| {
+                        parked.read_model == name
+                            || parked.read_model.strip_prefix(name).is_some_and(|rest| rest.starts_with('@'))
+                    })
+                    .map(|parked| parked.aggregates)
+                    .sum(),
+            )
         };
         let sized = self.read_models.iter().zip(&slow.sizes);
         sized

@@ -9,8 +9,8 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use pipeline::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use pipeline::view::{
-    Applier, ApplierSetup, Config, DeliveredEvent, EventBody, Index, OrderingMode, PipelineStart, PositionKey,
-    Projection, ProjectionError, ProjectionEvent, Statements, prepare,
+    Applier, ApplierSetup, Config, DeliveredEvent, EventBody, Index, ModelSet, OrderingMode, PipelineStart,
+    PositionKey, Projection, ProjectionError, ProjectionEvent, Statements, prepare,
 };
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -61,7 +61,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         pipeline: "shop".into(),
         mode: OrderingMode::Sequence { start: PipelineStart::Beginning, first: 1, filtered: false },
         by_collection: false,
-        models,
+        models: ModelSet::fixed(models),
         history: None,
     })?;
     let (handle, stop) = (applier.handle(), CancellationToken::new());

@@ -23,7 +23,8 @@ use crate::signing::MessageKeys;
 use crate::source::{SourceConfig, SourceKind};
 use crate::stored::ClaimCheckStore;
 use crate::view::{
-    self, Applier, ApplierSetup, ApplyObserver, Error, PipelineStart, Projection, ReadModel, SourceEventReader,
+    self, Applier, ApplierSetup, ApplyObserver, Error, ModelSet, PipelineStart, Projection, ReadModel,
+    SourceEventReader,
 };
 
 /// Consumer settings.
@@ -88,7 +89,6 @@ const APPLIER_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Consumer {
     dependencies: ConsumerDependencies,
-    projections: Vec<Arc<dyn Projection>>,
     applier: Applier,
     acceptor: SessionAcceptor,
     drain_within: Duration,
@@ -163,7 +163,7 @@ impl Consumer {
             database: dependencies.views.clone(),
             pipeline: dependencies.pipeline.clone(),
             by_collection: dependencies.source.kind == SourceKind::Documents,
-            models: projections.clone(),
+            models: ModelSet::fixed(projections),
             history: SourceEventReader::new(&dependencies.source_database, &dependencies.source),
         })?;
         let drain_within = config.session.drain_within;
@@ -187,7 +187,7 @@ impl Consumer {
         );
         let phase = watch::Sender::default();
         let handle = Handle { phase: phase.subscribe(), sessions: acceptor.monitor(), applier: applier.handle() };
-        Ok(Self { dependencies, projections, applier, acceptor, drain_within, phase, handle })
+        Ok(Self { dependencies, applier, acceptor, drain_within, phase, handle })
     }
 
     /// Reports every applied event to `observer`.
@@ -283,7 +283,9 @@ impl Consumer {
         if !problems.is_empty() {
             return Err(Error::InvalidModels(problems));
         }
-        view::prepare(&self.dependencies.views, &self.projections).await
+        let models = self.handle.applier.models_now();
+        let views = &self.dependencies.views;
+        view::without_orphans(views.client(), &self.dependencies.pipeline, view::prepare(views, &models)).await
     }
 }
 

@@ -22,10 +22,12 @@ pub enum Failpoint {
     OverlappingTransactions,
     /// Consumers apply events of a parked aggregate.
     ParkedCheckSkipped,
+    /// Pods apply their generation of the read models whatever generation the cursors have, and no fence is raised.
+    NoGenerationCheck,
 }
 
 impl Failpoint {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoFence,
         Self::CheckpointAhead,
         Self::TwoTransfersPerLane,
@@ -34,6 +36,7 @@ impl Failpoint {
         Self::SettleBeforeCommit,
         Self::OverlappingTransactions,
         Self::ParkedCheckSkipped,
+        Self::NoGenerationCheck,
     ];
 
     /// The environment variable that enables one by its [`Debug`] name.

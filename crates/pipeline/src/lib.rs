@@ -14,6 +14,7 @@ mod error_chain;
 pub mod error_policy;
 pub mod event;
 pub mod failpoints;
+pub mod generation;
 mod input_limits;
 pub mod producer;
 pub mod publish;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mongodb::Database;
 use mongodb::bson::{Bson, doc};
 use pipeline::event::Namespace;
-use pipeline::view::{ParkedStore, Projection, ReadModel, ReadModelDeclaration};
+use pipeline::view::{ModelSet, ParkedStore, Projection, ReadModel, ReadModelDeclaration};
 use testkit::checker::{CheckReport, Checker, DuplicatePolicy};
 use testkit::cluster::{CoordinationObserver, TestCluster, TestClusterConfig, TopicConfig};
 use testkit::load::{Load, aggregate};
@@ -190,7 +190,7 @@ async fn retry(
     views: &Database,
     options: &ConsumerSoakOptions,
 ) -> Result<(Vec<(String, String, Option<i64>)>, u64), Error> {
-    let parked_store = ParkedStore::new(views.clone(), "shop", false, compiled(options.history), None);
+    let parked_store = ParkedStore::new(views.clone(), "shop", false, ModelSet::fixed(compiled(options.history)), None);
     let waiting = parked_store.list(1_000).await?;
     let parked = waiting
         .iter()

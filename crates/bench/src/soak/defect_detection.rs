@@ -48,7 +48,8 @@ pub fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOpti
         Failpoint::NoCursorCheck
         | Failpoint::SettleBeforeCommit
         | Failpoint::OverlappingTransactions
-        | Failpoint::ParkedCheckSkipped => unreachable!("a consumer failpoint: see `consumer_options_for`"),
+        | Failpoint::ParkedCheckSkipped
+        | Failpoint::NoGenerationCheck => unreachable!("a consumer failpoint: see `consumer_options_for`"),
     }
 }
 
@@ -98,7 +99,8 @@ pub fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOpti
         Failpoint::NoFence
         | Failpoint::CheckpointAhead
         | Failpoint::TwoTransfersPerLane
-        | Failpoint::TokenInsideSplit => {
+        | Failpoint::TokenInsideSplit
+        | Failpoint::NoGenerationCheck => {
             unreachable!("a producer failpoint: see `producer_options_for`")
         }
     }

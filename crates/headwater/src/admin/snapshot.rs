@@ -91,6 +91,7 @@ impl PodMonitor {
         Announcement {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             generation: self.services.generation.clone(),
+            applies: Some(consumer.as_ref().map_or(0, |consumer| consumer.applier().generation())),
             producer: producer_state.state,
             consumer: consumer_state.map_or_else(|| "none".to_owned(), |state| state.state),
             problems,

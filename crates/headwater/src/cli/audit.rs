@@ -1,12 +1,11 @@
 //! `headwater audit`: one round of the audit, now.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use pipeline::audit::{AuditTotals, RoundOptions, WaitReason};
-use pipeline::view::{Applier, ApplierSetup, Projection, SourceEventReader};
+use pipeline::view::{Applier, ApplierSetup, SourceEventReader};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -69,14 +68,13 @@ async fn run_round(config: &Config, args: &Args) -> anyhow::Result<AuditTotals> 
     };
     let view = &config.consumer.view;
     let filtered = !config.producer.capture.filter.is_empty();
-    let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
     let applier = Applier::new(ApplierSetup {
         config: view.clone(),
         database: views.clone(),
         pipeline: config.pipeline.clone(),
         mode: view.mode(&config.source, connect::pipeline_start(config), filtered),
         by_collection: false,
-        models: models.collect(),
+        models: connect::model_set(config, &dependencies.coordination).await?,
         history: SourceEventReader::new(&dependencies.server.database(&config.source.database), &config.source),
     })?;
     let auditor = connect::auditor(config, &dependencies, &views, applier.handle())?;

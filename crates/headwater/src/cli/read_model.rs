@@ -1,4 +1,4 @@
-//! `headwater read-model`: lists read models, accepts one that lacks events, and compares one with the source.
+//! `headwater read-model`: shows the read models and their generation, builds them anew, goes back, and compares them with the source.
 
 mod junit;
 mod preview;
@@ -6,10 +6,14 @@ mod test;
 mod test_file;
 mod verify;
 
+use std::time::Duration;
+
 use anyhow::bail;
 use clap::Subcommand;
-use pipeline::view::Projection;
+use mongodb::bson::Document;
+use pipeline::generation::{ChangeRequest, Generation, GenerationStage, GenerationStore, RequestKind, VersionState};
 use serde_json::{Value as Json, json};
+use tokio::time::sleep;
 
 use super::shared_args::{ConfigArgs, ConfirmArgs};
 use super::table::render_table;
@@ -17,19 +21,25 @@ use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
 use crate::parked::format_time;
-use crate::read_model_records::{ReadModelRecord, ReadModelRecordStore};
 use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
   headwater read-model list
+  headwater read-model rebuild order_summary --wait
   headwater read-model verify order_summary --all
-  headwater read-model accept order_summary --yes";
+  headwater read-model rollback order_summary --yes
+  headwater read-model drop old_summary --yes";
 
-/// List and verify read models, and accept one that lacks events.
+/// Between two looks at a change.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Another writer of the generation was faster.
+const MAX_ATTEMPTS: u32 = 20;
+
+/// List and verify read models, build them anew from the source, and go back.
 ///
-/// A read model that is added or changed after events have been applied lacks those events, or holds them as the earlier declaration had it: it is
-/// incomplete, and `status` is not healthy. Build it anew under another pipeline name, or `accept` it if its past does not matter.
+/// All pods apply the read models that the store holds; the configuration is a proposal. When all pods declare other read models, the leader builds what is
+/// new from the source, while the present ones go on, and switches to it. These commands ask for the same by hand; the pods do the work.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -39,7 +49,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum ReadModelCommand {
-    /// List the read models of the configuration: complete, or why not and since when
+    /// List the read models: complete, incomplete, being built or removed; and how far a build is
     List {
         #[command(flatten)]
         config: ConfigArgs,
@@ -47,8 +57,48 @@ enum ReadModelCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Record that a read model is complete: it was built by other means, or its past does not matter
+    /// Build read models anew from the source, and switch to them when they have caught up
+    Rebuild {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Names of the read models
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Events per second; by default as fast as possible
+        #[arg(long, value_name = "EVENTS")]
+        rate: Option<u32>,
+        /// Wait until it is done, with progress
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Build the definition that a read model had before its last change, and switch to it
+    Rollback {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Name of the read model
+        name: String,
+        /// Wait until it is done, with progress
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
+    },
+    /// Stop the change that is under way; the present read models stay as they are
+    Cancel {
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Record that a read model is complete although it lacks events, or go on with a build that lacks some
     Accept {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Name of the read model
+        name: String,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
+    },
+    /// Drop the collection of a read model that is no longer declared
+    Drop {
         #[command(flatten)]
         config: ConfigArgs,
         /// Name of the read model
@@ -64,66 +114,284 @@ enum ReadModelCommand {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         ReadModelCommand::List { config, json } => list(&config.load()?, json).await,
-        ReadModelCommand::Accept { config, name, confirm } => accept(&config.load()?, &name, &confirm).await,
+        ReadModelCommand::Rebuild { config, names, rate, wait } => {
+            let config = config.load()?;
+            let commands = GenerationCommands::open(&config).await?;
+            let rate = rate.map(i64::from);
+            commands.request(RequestKind::Rebuild, &names, rate, check_rebuild).await?;
+            operator_log::record(&config, "read-model rebuild", &format!("`{}`", names.join("`, `"))).await;
+            commands.report(wait, "requested: the leader builds from the source").await
+        }
+        ReadModelCommand::Rollback { config, name, wait, confirm } => {
+            let config = config.load()?;
+            let commands = GenerationCommands::open(&config).await?;
+            let names = [name];
+            commands.check(|generation| check_rollback(generation, &names)).await?;
+            confirm.require(&format!(
+                "builds the earlier definition of `{}`, and leaves the present configuration aside until it changes",
+                names[0]
+            ))?;
+            commands.request(RequestKind::Rollback, &names, None, check_rollback).await?;
+            operator_log::record(&config, "read-model rollback", &format!("`{}`", names[0])).await;
+            commands.report(wait, "requested: the leader builds the earlier definition").await
+        }
+        ReadModelCommand::Cancel { config } => {
+            let config = config.load()?;
+            let commands = GenerationCommands::open(&config).await?;
+            commands.request(RequestKind::Cancel, &[], None, check_cancel).await?;
+            operator_log::record(&config, "read-model cancel", "the change under way").await;
+            commands.report(false, "requested: the leader stops the change").await
+        }
+        ReadModelCommand::Accept { config, name, confirm } => accept(&config.load()?, name, &confirm).await,
         ReadModelCommand::Verify(args) => verify::run(args).await,
         ReadModelCommand::Test(args) => test::run(args).await,
         ReadModelCommand::Preview(args) => preview::run(args).await,
+        ReadModelCommand::Drop { config, name, confirm } => drop_model(&config.load()?, &name, &confirm).await,
     }
-}
-
-async fn open(config: &Config) -> anyhow::Result<ReadModelRecordStore> {
-    let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
-    Ok(ReadModelRecordStore::new(&coordination, &config.pipeline))
 }
 
 async fn list(config: &Config, json: bool) -> anyhow::Result<()> {
-    let records = open(config).await?.load().await?;
-    let models = config.read_models.models.iter().map(|model| (model.name(), records.get(model.name())));
+    let generation = GenerationCommands::open(config).await?.store.load().await?;
+    let Some(generation) = generation else {
+        if json {
+            output::print_json(&json!({ "generation": null, "read_models": [] }))?;
+            return Ok(());
+        }
+        output::print_line("no pod has run yet: the first one stores the read models of its configuration")?;
+        return Ok(());
+    };
     if json {
-        output::print_json(&models.map(|(name, record)| to_json(name, record)).collect::<Json>())?;
+        output::print_json(&to_json(&generation))?;
         return Ok(());
     }
-    let rows: Vec<_> = models.map(|(name, record)| to_row(name, record)).collect();
+    let rows: Vec<_> = generation.states().into_iter().map(|(name, state)| to_row(&generation, name, state)).collect();
     output::print_line(render_table(&["read model", "state", "since"], &rows).trim_end())?;
+    output::print_line(format_args!("generation {}, {}", generation.number, generation.stage.code()))?;
+    if generation.stage == GenerationStage::Building {
+        output::print_line(progress(&generation.build))?;
+    }
+    if let Some(problem) = &generation.problem {
+        output::print_line(format_args!("problem: {problem}"))?;
+    }
     Ok(())
 }
 
-fn to_json(name: &str, record: Option<&ReadModelRecord>) -> Json {
-    let (state, incomplete) = (state(record), record.and_then(|record| record.incomplete));
-    let reason = incomplete.map(|(reason, _)| reason.to_string());
-    json!({ "name": name, "state": state, "reason": reason, "since": incomplete.map(|(_, since)| format_time(since)) })
+fn to_json(generation: &Generation) -> Json {
+    let models = generation.states().into_iter().map(|(name, state)| {
+        let incomplete = generation.serving.get(name).and_then(|version| version.incomplete);
+        json!({
+            "name": name, "state": state.code(),
+            "reason": incomplete.map(|(reason, _)| reason.to_string()),
+            "since": incomplete.map(|(_, since)| format_time(since)),
+        })
+    });
+    let figure = |field: &str| generation.build.get_i64(field).ok();
+    json!({
+        "generation": generation.number,
+        "stage": generation.stage.code(),
+        "problem": generation.problem,
+        "build": (generation.stage == GenerationStage::Building).then(|| json!({
+            "aggregates": figure("aggregates"), "total": figure("total"), "events": figure("events"),
+            "parked": figure("parked"), "missing": figure("missing"),
+            "seconds": generation.build.get_f64("seconds").ok(),
+        })),
+        "read_models": models.collect::<Vec<_>>(),
+    })
 }
 
-fn to_row(name: &str, record: Option<&ReadModelRecord>) -> [String; 3] {
-    match record.and_then(|record| record.incomplete) {
+fn to_row(generation: &Generation, name: &str, state: VersionState) -> [String; 3] {
+    let incomplete = generation.serving.get(name).and_then(|version| version.incomplete);
+    match incomplete.filter(|_| state == VersionState::Incomplete) {
         Some((reason, since)) => [name.to_owned(), format!("incomplete: {reason}"), format_time(since)],
-        None => [name.to_owned(), state(record).to_owned(), String::new()],
+        None => [name.to_owned(), state.code().to_owned(), String::new()],
     }
 }
 
-fn state(record: Option<&ReadModelRecord>) -> &'static str {
-    match record {
-        None => "unknown",
-        Some(record) if record.incomplete.is_some() => "incomplete",
-        Some(_) => "complete",
-    }
+fn progress(build: &Document) -> String {
+    let figure = |field: &str| build.get_i64(field).unwrap_or(0);
+    let (aggregates, total, events) = (figure("aggregates"), figure("total"), figure("events"));
+    let seconds = build.get_f64("seconds").unwrap_or(0.0);
+    let left = (total > aggregates && aggregates > 0 && seconds > 0.0)
+        .then(|| seconds / aggregates as f64 * (total - aggregates) as f64);
+    let left = left.map_or_else(String::new, |left| format!(", about {left:.0} s left"));
+    let rate = if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
+    format!("built {aggregates} of about {total} aggregates, {events} events, {rate:.0} events/s{left}")
 }
 
-async fn accept(config: &Config, name: &str, confirm: &ConfirmArgs) -> anyhow::Result<()> {
-    let records = open(config).await?;
-    match records.load().await?.get(name) {
-        None => bail!(ExitReason::Usage.with_message(format!(
-            "no pod has recorded a read model `{name}`; `headwater read-model list` shows those of the configuration"
-        ))),
-        Some(record) if record.incomplete.is_none() => {
-            output::print_line(format_args!("`{name}` is complete: nothing to do"))?;
+/// The generation of one pipeline, for commands.
+struct GenerationCommands {
+    store: GenerationStore,
+}
+
+type RequestCheck = fn(&Generation, &[String]) -> Result<(), String>;
+
+impl GenerationCommands {
+    async fn open(config: &Config) -> anyhow::Result<Self> {
+        let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
+        Ok(Self { store: GenerationStore::new(&coordination, &config.pipeline) })
+    }
+
+    async fn load(&self) -> anyhow::Result<Generation> {
+        match self.store.load().await? {
+            Some(generation) => Ok(generation),
+            None => bail!("no pod has run yet, so there is nothing to change"),
+        }
+    }
+
+    async fn check(&self, check: impl FnOnce(&Generation) -> Result<(), String>) -> anyhow::Result<()> {
+        check(&self.load().await?).map_err(|message| ExitReason::Usage.with_message(message).into())
+    }
+
+    /// Stores the request, for the leader.
+    async fn request(
+        &self,
+        kind: RequestKind,
+        names: &[String],
+        rate: Option<i64>,
+        check: RequestCheck,
+    ) -> anyhow::Result<()> {
+        self.change(|generation| {
+            check(generation, names)?;
+            let by = operator_log::who();
+            generation.request = Some(ChangeRequest { kind, models: names.to_vec(), rate, by });
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes the stored generation, again if somebody else was faster.
+    async fn change(&self, change: impl Fn(&mut Generation) -> Result<(), String>) -> anyhow::Result<()> {
+        for _ in 0..MAX_ATTEMPTS {
+            let mut generation = self.load().await?;
+            change(&mut generation).map_err(|message| ExitReason::Usage.with_message(message))?;
+            if self.store.replace(generation).await?.is_some() {
+                return Ok(());
+            }
+        }
+        bail!("the generation changes all the time; try again")
+    }
+
+    async fn report(&self, wait: bool, requested: &str) -> anyhow::Result<()> {
+        output::print_line(requested)?;
+        if !wait {
+            output::print_line("`headwater read-model list` shows the progress")?;
             return Ok(());
         }
-        Some(_) => {}
+        let mut shown = String::new();
+        loop {
+            let generation = self.load().await?;
+            if let Some(problem) = generation.problem {
+                bail!(ExitReason::Unhealthy.with_message(problem));
+            }
+            if generation.stage == GenerationStage::Active && generation.request.is_none() {
+                output::print_line(format_args!("done: generation {} is active", generation.number))?;
+                return Ok(());
+            }
+            let line = progress(&generation.build);
+            if generation.stage == GenerationStage::Building && line != shown {
+                output::print_line(&line)?;
+                shown = line;
+            }
+            sleep(POLL_INTERVAL).await;
+        }
     }
-    confirm.require(&format!("records that read model `{name}` is complete, although it may lack events"))?;
-    records.accept(name).await?;
-    operator_log::record(config, "read-model accept", &format!("`{name}`")).await;
-    output::print_line(format_args!("accepted: `{name}` counts as complete"))?;
+}
+
+fn check_idle(generation: &Generation) -> Result<(), String> {
+    match (&generation.request, generation.stage) {
+        (None, GenerationStage::Active) => Ok(()),
+        (Some(request), GenerationStage::Active) => {
+            Err(format!("`{}` was requested by {} and waits for the leader", request.kind.code(), request.by))
+        }
+        (_, stage) => Err(format!(
+            "a change is under way ({}); wait for it, or stop it with `headwater read-model cancel`",
+            stage.code()
+        )),
+    }
+}
+
+fn check_known<'a>(known: impl Iterator<Item = &'a String> + Clone, names: &[String]) -> Result<(), String> {
+    match names.iter().find(|name| !known.clone().any(|known| known == *name)) {
+        Some(unknown) => Err(format!(
+            "there is no read model `{unknown}` to do this with; `headwater read-model list` shows what there is"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn check_rebuild(generation: &Generation, names: &[String]) -> Result<(), String> {
+    // A proposed one may be named as well: the leader knows it.
+    check_idle(generation).and_then(|()| if names.is_empty() { Err("name a read model".to_owned()) } else { Ok(()) })
+}
+
+fn check_rollback(generation: &Generation, names: &[String]) -> Result<(), String> {
+    check_idle(generation)?;
+    check_known(generation.previous.keys(), names)
+        .map_err(|_| format!("`{}` has no earlier definition to go back to", names.first().map_or("", String::as_str)))
+}
+
+fn check_cancel(generation: &Generation, _: &[String]) -> Result<(), String> {
+    match (generation.stage, &generation.request) {
+        (GenerationStage::Active, None) => Err("no change is under way".to_owned()),
+        (GenerationStage::Switching, _) => {
+            Err("the switch has begun; it takes a moment, then go back with `headwater read-model rollback`".to_owned())
+        }
+        (GenerationStage::Active | GenerationStage::Building, _) => Ok(()),
+    }
+}
+
+async fn accept(config: &Config, name: String, confirm: &ConfirmArgs) -> anyhow::Result<()> {
+    let commands = GenerationCommands::open(config).await?;
+    let generation = commands.load().await?;
+    let is_stuck = generation.stage == GenerationStage::Building && generation.problem.is_some();
+    let names = [name];
+    if is_stuck && generation.to_build().any(|(built, _)| *built == names[0]) {
+        confirm.require("goes on with the build without the aggregates whose earlier events the source lacks")?;
+        commands.request(RequestKind::Accept, &names, None, |_, _| Ok(())).await?;
+        operator_log::record(config, "read-model accept", &format!("the build of `{}`", names[0])).await;
+        return commands.report(false, "requested: the leader goes on").await;
+    }
+    let known = check_known(generation.serving.keys(), &names);
+    known.map_err(|message| ExitReason::Usage.with_message(message))?;
+    if generation.serving[&names[0]].incomplete.is_none() {
+        output::print_line(format_args!("`{}` is complete: nothing to do", names[0]))?;
+        return Ok(());
+    }
+    confirm.require(&format!("records that read model `{}` is complete, although it may lack events", names[0]))?;
+    commands
+        .change(|generation| {
+            if let Some(version) = generation.serving.get_mut(&names[0]) {
+                version.incomplete = None;
+            }
+            Ok(())
+        })
+        .await?;
+    operator_log::record(config, "read-model accept", &format!("`{}`", names[0])).await;
+    output::print_line(format_args!("accepted: `{}` counts as complete", names[0]))?;
+    Ok(())
+}
+
+async fn drop_model(config: &Config, name: &str, confirm: &ConfirmArgs) -> anyhow::Result<()> {
+    let commands = GenerationCommands::open(config).await?;
+    commands
+        .check(|generation| match (generation.kept.contains_key(name), generation.serving.contains_key(name)) {
+            (true, _) => Ok(()),
+            (false, true) => Err(format!("`{name}` is declared; remove it from the configuration of all pods first")),
+            (false, false) => check_known(std::iter::empty(), &[name.to_owned()]),
+        })
+        .await?;
+    confirm.require(&format!("drops the collection `{name}` and its documents"))?;
+    let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", COMMAND_TIMEOUT).await?;
+    let database = views.database(&config.read_models.database);
+    // Only while nobody brings it back: then the change below fails, and nothing is dropped.
+    commands
+        .change(|generation| match (generation.stage, generation.kept.remove(name)) {
+            (GenerationStage::Active, Some(_)) => Ok(()),
+            _ => Err(format!("`{name}` is in use again")),
+        })
+        .await?;
+    database.collection::<Document>(name).drop().await.map_err(mongo_error::DriverError::from)?;
+    operator_log::record(config, "read-model drop", &format!("`{name}`")).await;
+    output::print_line(format_args!("dropped: `{name}`"))?;
     Ok(())
 }

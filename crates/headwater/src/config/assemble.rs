@@ -16,6 +16,7 @@ use pipeline::{audit, capture, consumer, publish, session};
 use super::load::{ConfigSources, ResolvedSettings};
 use super::node::{self, SettingOrigin};
 use super::problem::ConfigProblem;
+use super::read_models::OnModelChange;
 use super::{
     AdminConfig, Config, CoordinationConfig, ReadModelsConfig, Secret, ServiceBusConfig, TelemetryConfig, formats,
     read_models, schema,
@@ -28,7 +29,7 @@ pub(super) fn build_config(
     problems: &mut Vec<ConfigProblem>,
 ) -> Config {
     let source = build_source(settings);
-    let (models, declared) = read_models::compile_models(settings, problems);
+    let (models, declarations, declared) = read_models::compile_models(settings, problems);
     let secret = |path| settings.text(path).map(|text| Secret(text.to_owned()));
     let source_uri = secret("source.uri").expect("required");
     let views = || format!("{}_views", source.database);
@@ -52,7 +53,13 @@ pub(super) fn build_config(
         read_models: ReadModelsConfig {
             uri: secret("read_models.uri").unwrap_or_else(|| source_uri.clone()),
             database: settings.text("read_models.database").map_or_else(views, str::to_owned),
+            on_change: match settings.required_text("read_models.on_change") {
+                "wait" => OnModelChange::Wait,
+                _ => OnModelChange::Rebuild,
+            },
+            change_delay: settings.duration("read_models.change_delay").expect("the table gives it a value"),
             models,
+            declarations,
             declared: declared.with_file(sources.file_name.map(str::to_owned)),
         },
         audit: build_audit(settings),

@@ -36,7 +36,7 @@ use problem::ConfigProblem;
 pub(crate) use problem::ConfigProblems;
 #[cfg(test)]
 pub(crate) use read_models::parse_declarations;
-pub(crate) use read_models::{EventReference, ModelDeclarations, ReadModelsConfig};
+pub(crate) use read_models::{EventReference, ModelDeclarations, OnModelChange, ReadModelsConfig};
 pub(crate) use reference::{EffectiveConfig, json_schema, reference_file};
 
 pub(crate) use yaml::parse as parse_yaml;

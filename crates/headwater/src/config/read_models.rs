@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mongodb::bson::{Bson, Document};
 use pipeline::event::{Namespace, sha256_hex};
@@ -14,14 +15,25 @@ use super::node::{ConfigNode, NodeValue, SettingOrigin};
 use super::problem::{ConfigProblem, ConfigProblems};
 use super::schema::READ_MODELS;
 use super::{Config, Secret, reserved};
+use crate::generations::ModelProposal;
 
 /// The read models, and the database they are in.
 #[derive(Debug)]
 pub(crate) struct ReadModelsConfig {
     pub(crate) uri: Secret,
     pub(crate) database: String,
+    pub(crate) on_change: OnModelChange,
+    pub(crate) change_delay: Duration,
     pub(crate) models: Vec<Arc<ReadModel>>,
+    pub(crate) declarations: BTreeMap<String, ReadModelDeclaration>,
     pub(crate) declared: ModelDeclarations,
+}
+
+/// What happens when all pods declare other read models than those that serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnModelChange {
+    Rebuild,
+    Wait,
 }
 
 /// The declarations as written, by read model.
@@ -32,6 +44,11 @@ pub(crate) struct ModelDeclarations {
 }
 
 impl ReadModelsConfig {
+    /// What this pod proposes to the others.
+    pub(crate) fn proposal(&self) -> ModelProposal {
+        ModelProposal { declarations: self.declarations.clone(), fingerprints: self.declared.fingerprints() }
+    }
+
     /// A read model must not be a captured collection, because it would feed itself, nor a collection that pods write.
     pub(super) fn check_collections(
         &self,
@@ -106,9 +123,9 @@ const NAMES: [&str; 5] = ["key", "when", "mirror", "from", "indexes"];
 pub(super) fn compile_models(
     settings: &ResolvedSettings,
     problems: &mut Vec<ConfigProblem>,
-) -> (Vec<Arc<ReadModel>>, ModelDeclarations) {
-    let (mut models, mut declared) = (vec![], ModelDeclarations::default());
-    let Some(tree) = settings.tree(READ_MODELS) else { return (models, declared) };
+) -> (Vec<Arc<ReadModel>>, BTreeMap<String, ReadModelDeclaration>, ModelDeclarations) {
+    let (mut models, mut declarations, mut declared) = (vec![], BTreeMap::new(), ModelDeclarations::default());
+    let Some(tree) = settings.tree(READ_MODELS) else { return (models, declarations, declared) };
     for (name, node) in tree.entries() {
         declared.nodes.insert(name.to_owned(), node.clone());
         // Compile only a declaration without problems: the compiler would report their consequences again.
@@ -118,11 +135,14 @@ pub(super) fn compile_models(
             continue;
         }
         match ReadModel::compile(name, &declaration) {
-            Ok(model) => models.push(Arc::new(model)),
+            Ok(model) => {
+                models.push(Arc::new(model));
+                declarations.insert(name.to_owned(), declaration);
+            }
             Err(mistakes) => problems.extend(mistakes.iter().map(|mistake| declared.problem(mistake))),
         }
     }
-    (models, declared)
+    (models, declarations, declared)
 }
 
 fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProblem>) -> ReadModelDeclaration {
@@ -196,12 +216,6 @@ impl ModelDeclarations {
     pub(crate) fn event_types(&self) -> impl Iterator<Item = String> {
         let models = self.nodes.values().flat_map(clauses);
         models.map(|(name, _)| name.to_owned())
-    }
-
-    /// The declaration of one read model.
-    pub(crate) fn declaration(&self, name: &str) -> Option<ReadModelDeclaration> {
-        // Its problems were reported when the configuration was loaded.
-        self.nodes.get(name).map(|node| read_declaration(name, node, &mut vec![]))
     }
 
     /// All references to values of the event.

@@ -2,11 +2,13 @@
 
 use pipeline::audit::COLLECTION as AUDITS;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
+use pipeline::generation::GENERATIONS;
 use pipeline::{publish::rejected, stored::claim_check};
 
-use crate::{delivery_limit, operator_log, pods, read_model_records, step_down_requests};
+use crate::generations::EARLIER_RECORDS;
+use crate::{delivery_limit, operator_log, pods, step_down_requests};
 
-pub(crate) const COORDINATION_COLLECTIONS: [&str; 12] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 13] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
@@ -16,7 +18,8 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 12] = [
     pods::PODS,
     pods::TERMS,
     delivery_limit::COLLECTION,
-    read_model_records::COLLECTION,
+    EARLIER_RECORDS,
+    GENERATIONS,
     AUDITS,
     operator_log::COLLECTION,
 ];

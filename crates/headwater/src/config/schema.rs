@@ -498,6 +498,18 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         about: "Database of the read models. Default: the source's database name with the suffix `_views`.",
     },
     ConfigKey {
+        path: "read_models.on_change",
+        kind: ValueKind::Choice(&["rebuild", "wait"]),
+        default: KeyDefault::Value("rebuild"),
+        about: "When all pods declare other read models than those that serve: `rebuild` builds what is new from the source and switches to it, `wait` leaves that to `headwater read-model rebuild`.",
+    },
+    ConfigKey {
+        path: "read_models.change_delay",
+        kind: ValueKind::Duration { least: millis(0), most: seconds(3_600) },
+        default: KeyDefault::Value("10s"),
+        about: "How long all live pods must declare the same read models before they are changed. A rollout takes longer than a restart.",
+    },
+    ConfigKey {
         path: READ_MODELS,
         kind: ValueKind::ReadModels,
         default: KeyDefault::Optional(

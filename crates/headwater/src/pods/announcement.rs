@@ -14,6 +14,8 @@ use super::{FORMAT, SILENT_AFTER, read_u64, to_bson_int};
 pub(crate) struct Announcement {
     pub(crate) version: String,
     pub(crate) generation: Option<String>,
+    /// The generation that the pod applies; versions without generations do not say.
+    pub(crate) applies: Option<u64>,
     pub(crate) address: Option<String>,
     pub(crate) producer: String,
     pub(crate) consumer: String,
@@ -42,6 +44,7 @@ impl Announcement {
         doc! {
             "version": &self.version,
             "generation": self.generation.clone(),
+            "applies": self.applies.map(to_bson_int),
             "address": self.address.clone(),
             "producer": &self.producer,
             "consumer": &self.consumer,

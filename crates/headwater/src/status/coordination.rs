@@ -6,10 +6,10 @@ use std::future::Future;
 
 use admin::WallTime;
 use admin::status::{
-    AuditStatus, CheckpointStatus, IncompleteReadModel, LeaderStatus, SubscriptionStatus, TermState, TermStatus,
-};
+    AuditStatus, CheckpointStatus, IncompleteReadModel, LeaderStatus, SubscriptionStatus, TermState, TermStatus, GenerationStatus};
 use lease::mongo::COLLECTION as LEASES;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
+use pipeline::generation::{Generation, GenerationStage};
 use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
 use tokio::time::timeout;
 
@@ -35,6 +35,7 @@ pub(super) struct CoordinationSnapshot {
     pub(super) audit: Option<AuditStatus>,
     /// By read model.
     pub(super) incomplete: BTreeMap<String, IncompleteReadModel>,
+    pub(super) generation: Option<GenerationStatus>,
     pub(super) unavailable: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ impl StatusCollector {
         let pipeline_only = doc! { "$match": of_pipeline(&self.pipeline) };
         let newest_terms =
             vec![pipeline_only.clone(), doc! { "$sort": { "_id": -1 } }, doc! { "$limit": MAX_TERMS_READ }];
-        let (lease, checkpoint, pods, terms, newest, subscription, audit, incomplete) = tokio::join!(
+        let (lease, checkpoint, pods, terms, newest, subscription, audit, generation) = tokio::join!(
             read_in_time(self.read(LEASES, vec![by_name.clone()])),
             read_in_time(self.read(CHECKPOINTS, vec![by_name])),
             read_in_time(self.read(PODS, vec![pipeline_only, doc! { "$sort": { "_id": 1 } }])),
@@ -52,7 +53,7 @@ impl StatusCollector {
             read_in_time(self.newest_operation()),
             self.subscription.read_counts(),
             self.audit.read(),
-            self.read_incomplete(),
+            self.read_generation(),
         );
         let mut unavailable = Vec::new();
         let mut or_unavailable = |part: &str, documents: Option<Vec<Document>>| {
@@ -75,29 +76,31 @@ impl StatusCollector {
         if audit.is_none() {
             unavailable.push("the audit".to_owned());
         }
-        let incomplete = incomplete.unwrap_or_else(|| {
-            unavailable.push("the records of the read models".to_owned());
-            BTreeMap::new()
+        let (incomplete, generation) = generation.unwrap_or_else(|| {
+            unavailable.push("the generation of the read models".to_owned());
+            (BTreeMap::new(), None)
         });
         let newest = newest.flatten();
-        CoordinationSnapshot { leader, checkpoint, pods, terms, newest, subscription, audit, incomplete, unavailable }
+        CoordinationSnapshot { leader, checkpoint, pods, terms, newest, subscription, audit, incomplete, generation, unavailable }
     }
 
-    /// `None` if it cannot be read.
-    async fn read_incomplete(&self) -> Option<BTreeMap<String, IncompleteReadModel>> {
-        let records = match timeout(READ_TIMEOUT, self.records.load()).await {
-            Ok(Ok(records)) => records,
+    /// Incomplete read models, and the generation. `None` if it cannot be read.
+    async fn read_generation(&self) -> Option<(BTreeMap<String, IncompleteReadModel>, Option<GenerationStatus>)> {
+        let generation = match timeout(READ_TIMEOUT, self.generations.load()).await {
+            Ok(Ok(generation)) => generation,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "failed to read a part of the status");
                 return None;
             }
             Err(_) => return None,
         };
-        let incomplete = records.into_iter().filter_map(|(model, record)| {
-            let (reason, since) = record.incomplete?;
+        let status = generation.as_ref().map(generation_status);
+        let versions = generation.map(|generation| generation.serving).unwrap_or_default();
+        let incomplete = versions.into_iter().filter_map(|(model, version)| {
+            let (reason, since) = version.incomplete?;
             Some((model, IncompleteReadModel { reason: reason.to_string(), since: to_wall_time(since) }))
         });
-        Some(incomplete.collect())
+        Some((incomplete.collect(), status))
     }
 
     /// Adds the server's time to each document, so that ages need no second clock.
@@ -188,6 +191,22 @@ fn read_term(document: &Document) -> Option<TermStatus> {
         state: TermState::Unknown,
         next_started: None,
     })
+}
+
+fn generation_status(generation: &Generation) -> GenerationStatus {
+    let is_building = generation.stage == GenerationStage::Building;
+    let figure = |field: &str| read_count(&generation.build, field).filter(|_| is_building);
+    GenerationStatus {
+        number: generation.number,
+        stage: generation.stage.code().to_owned(),
+        problem: generation.problem.clone(),
+        built_aggregates: figure("aggregates"),
+        total_aggregates: figure("total"),
+    }
+}
+
+fn read_count(document: &Document, field: &str) -> Option<u64> {
+    document.get_i64(field).ok().and_then(|count| u64::try_from(count).ok())
 }
 
 /// `terms`: the newest first. A leader records the end of its term unless it crashes or loses contact with MongoDB. So a term without an end is

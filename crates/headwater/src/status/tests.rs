@@ -17,7 +17,6 @@ use testkit::mongo::{ScratchDatabase, SharedMongo, shared};
 
 use super::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 use crate::pods::{Announcement, PODS, PodRegistry};
-use crate::read_model_records::ReadModelRecordStore;
 
 const PIPELINE: &str = "shop";
 
@@ -84,7 +83,7 @@ fn collector(database: &Database, source: Client) -> StatusCollector {
         views: database.clone(),
         read_models: vec!["orders".into()],
         subscription: SubscriptionMonitor::new(bus, "events", "read-models"),
-        records: ReadModelRecordStore::new(database, PIPELINE),
+        generations: pipeline::generation::GenerationStore::new(database, PIPELINE),
         audit: AuditMonitor { store: AuditStore::new(database, PIPELINE), period: None, unauditable: None },
     }
 }

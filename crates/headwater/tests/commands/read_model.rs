@@ -1,34 +1,74 @@
-//! A read model that is declared or changed after events were applied lacks them: `status` says so until an operator accepts it.
+//! Read models over time: what is added, changed, removed or brought back is built from the source, and what cannot be built is not healthy.
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 use serde_json::Value;
+use testkit::process::Process;
 use testkit::wait::wait_for;
 
 use crate::fixture::{CliFixture, SOON};
 
 const TOTALS: &str = "totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } }";
 const COUNTS: &str = "counts: { when: { Added: { $inc: { events: 1 } } } }";
+/// By something other than the aggregate.
+const CUSTOMERS: &str =
+    "customers: { key: $$event.payload.customer, when: { Added: { $inc: { spent: $$event.payload.amount } } } }";
 
 async fn configure(fixture: &CliFixture, models: &[&str]) {
     let shared = testkit::mongo::shared().await.unwrap();
-    let models = format!("read_models: {{ database: VIEWS, {} }}\naudit: {{ enabled: false }}\n", models.join(", "));
+    let models = models.join(", ");
+    let models =
+        format!("read_models: {{ database: VIEWS, change_delay: 0s, {models} }}\naudit: {{ enabled: false }}\n");
     fixture.configure(shared.uri(), &models);
 }
 
-/// Runs a pod until it has applied a new event to the read model `totals`, and stops it.
-async fn run_pod(fixture: &CliFixture, version: i64) {
-    let pod = fixture.start_pod("pod-0");
-    fixture.insert("order-1", version, "Added", doc! { "amount": 1 }).await;
-    let totals = fixture.views.collection::<Document>("totals");
-    wait_for("the event to be applied", SOON, async || {
-        let total = totals.find_one(doc! { "_id": "order-1" }).await.unwrap();
-        let total =
-            total.and_then(|found| found.get_i32("total").map(i64::from).or_else(|_| found.get_i64("total")).ok());
-        if total == Some(version) { Ok(()) } else { Err(total) }
+async fn configure_without_sequence(fixture: &CliFixture, models: &[&str]) {
+    configure(fixture, models).await;
+    fixture.edit_config(|text| text.replace(", sequence: version", "") + "producer: { start: now }\n");
+}
+
+/// Three orders of two customers, with four events each.
+async fn insert_orders(fixture: &CliFixture) {
+    for version in 1..=4 {
+        for (order, customer) in [("order-1", "ann"), ("order-2", "bob"), ("order-3", "ann")] {
+            fixture.insert(order, version, "Added", doc! { "amount": 10, "customer": customer }).await;
+        }
+    }
+}
+
+fn number(document: &Document, field: &str) -> Option<i64> {
+    match document.get(field)? {
+        Bson::Int32(number) => Some(i64::from(*number)),
+        Bson::Int64(number) => Some(*number),
+        _ => None,
+    }
+}
+
+/// Waits until the document has this value.
+async fn wait_for_value(fixture: &CliFixture, model: &str, id: &str, field: &str, value: i64) {
+    let documents = fixture.views.collection::<Document>(model);
+    wait_for(&format!("`{model}` to have {field} {value}"), SOON, async || {
+        let found = documents.find_one(doc! { "_id": id }).await.unwrap();
+        let found = found.and_then(|found| number(&found, field));
+        if found == Some(value) { Ok(()) } else { Err(found) }
     })
     .await;
-    pod.terminate();
-    assert!(pod.wait_for_exit(SOON).await.success());
+}
+
+async fn read_models(fixture: &CliFixture) -> Value {
+    fixture.run(&["read-model", "list", "--json"]).await.json()
+}
+
+/// Waits until no change is under way and the read models have these states.
+async fn wait_for_states(fixture: &CliFixture, expected: &[(&str, &str)]) -> Value {
+    wait_for("the states of the read models", SOON, async || {
+        let list = read_models(fixture).await;
+        let models = list["read_models"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let states: Vec<_> = models.iter().map(|model| (text(&model["name"]), text(&model["state"]))).collect();
+        let expected: Vec<_> = expected.iter().map(|(name, state)| ((*name).to_owned(), (*state).to_owned())).collect();
+        if states == expected && list["stage"] == "active" { Ok(list) } else { Err(list) }
+    })
+    .await
 }
 
 /// The read models that `status` calls incomplete, with the reason.
@@ -45,54 +85,161 @@ async fn incomplete(fixture: &CliFixture) -> Vec<(String, String)> {
     models
 }
 
-fn model(name: &str, reason: &str) -> (String, String) {
-    (name.to_owned(), reason.to_owned())
+async fn stop(pod: Process) {
+    pod.terminate();
+    assert!(pod.wait_for_exit(SOON).await.success());
 }
 
 #[tokio::test]
-async fn a_read_model_that_lacks_events_is_not_healthy() {
-    let fixture = CliFixture::new("read_model", "").await;
+async fn added_and_changed_read_models_are_built() {
+    let fixture = CliFixture::new("read_model_built", "").await;
     fixture.run(&["topology", "apply"]).await.success();
     configure(&fixture, &[TOTALS]).await;
-    run_pod(&fixture, 1).await;
+    let pod = fixture.start_pod("pod-0");
+    insert_orders(&fixture).await;
+    wait_for_value(&fixture, "totals", "order-3", "total", 40).await;
+    stop(pod).await;
+
+    configure(&fixture, &[&TOTALS.replace("$inc", "$max"), COUNTS, CUSTOMERS]).await;
+    let pod = fixture.start_pod("pod-0");
+    let states = [("counts", "complete"), ("customers", "complete"), ("totals", "complete")];
+    wait_for_states(&fixture, &states).await;
+    wait_for_value(&fixture, "counts", "order-2", "events", 4).await;
+    wait_for_value(&fixture, "totals", "order-1", "total", 10).await;
+    wait_for_value(&fixture, "customers", "ann", "spent", 80).await;
     assert_eq!(incomplete(&fixture).await, []);
 
+    // Later events reach the new versions, those of new aggregates as well.
+    fixture.insert("order-1", 5, "Added", doc! { "amount": 70, "customer": "ann" }).await;
+    fixture.insert("order-9", 1, "Added", doc! { "amount": 5, "customer": "bob" }).await;
+    wait_for_value(&fixture, "totals", "order-1", "total", 70).await;
+    wait_for_value(&fixture, "counts", "order-1", "events", 5).await;
+    wait_for_value(&fixture, "customers", "ann", "spent", 150).await;
+    wait_for_value(&fixture, "customers", "bob", "spent", 45).await;
+    stop(pod).await;
+}
+
+#[tokio::test]
+async fn a_removed_read_model_stays_until_it_is_dropped() {
+    let fixture = CliFixture::new("read_model_removed", "").await;
+    fixture.run(&["topology", "apply"]).await.success();
     configure(&fixture, &[TOTALS, COUNTS]).await;
-    run_pod(&fixture, 2).await;
-    let added = model("counts", "added after events had been applied");
-    assert_eq!(incomplete(&fixture).await, std::slice::from_ref(&added));
-    let list = fixture.run(&["read-model", "list"]).await.success();
-    assert!(list.contains("counts") && list.contains("incomplete: added after"), "{list}");
+    let pod = fixture.start_pod("pod-0");
+    insert_orders(&fixture).await;
+    wait_for_value(&fixture, "counts", "order-3", "events", 4).await;
+    let refused = fixture.run(&["read-model", "drop", "counts", "--yes"]).await.failure();
+    assert!(refused.contains("is declared"), "{refused}");
+    stop(pod).await;
+
+    configure(&fixture, &[TOTALS]).await;
+    let pod = fixture.start_pod("pod-0");
+    wait_for_states(&fixture, &[("counts", "removed"), ("totals", "complete")]).await;
+    fixture.insert("order-1", 5, "Added", doc! { "amount": 1, "customer": "ann" }).await;
+    wait_for_value(&fixture, "totals", "order-1", "total", 41).await;
+    wait_for_value(&fixture, "counts", "order-1", "events", 4).await;
+    stop(pod).await;
+
+    // It comes back whole: what happened meanwhile is in it.
+    configure(&fixture, &[TOTALS, COUNTS]).await;
+    let pod = fixture.start_pod("pod-0");
+    wait_for_states(&fixture, &[("counts", "complete"), ("totals", "complete")]).await;
+    wait_for_value(&fixture, "counts", "order-1", "events", 5).await;
+    stop(pod).await;
+
+    configure(&fixture, &[TOTALS]).await;
+    let pod = fixture.start_pod("pod-0");
+    wait_for_states(&fixture, &[("counts", "removed"), ("totals", "complete")]).await;
+    let refused = fixture.run(&["read-model", "drop", "counts"]).await.failure();
+    assert!(refused.contains("--yes"), "{refused}");
+    fixture.run(&["read-model", "drop", "counts", "--yes"]).await.success();
+    wait_for_states(&fixture, &[("totals", "complete")]).await;
+    let left = fixture.views.list_collection_names().await.unwrap();
+    assert!(!left.contains(&"counts".to_owned()), "{left:?}");
+    stop(pod).await;
+}
+
+#[tokio::test]
+async fn a_read_model_is_rebuilt_and_rolled_back_on_request() {
+    let fixture = CliFixture::new("read_model_rebuilt", "").await;
+    fixture.run(&["topology", "apply"]).await.success();
+    configure(&fixture, &[TOTALS, COUNTS]).await;
+    let pod = fixture.start_pod("pod-0");
+    insert_orders(&fixture).await;
+    wait_for_value(&fixture, "totals", "order-3", "total", 40).await;
+    wait_for_value(&fixture, "counts", "order-3", "events", 4).await;
+
+    // Somebody damages it.
+    let totals = fixture.views.collection::<Document>("totals");
+    totals.update_one(doc! { "_id": "order-2" }, doc! { "$set": { "total": 7 } }).await.unwrap();
+    totals.delete_one(doc! { "_id": "order-3" }).await.unwrap();
+    let done = fixture.run(&["read-model", "rebuild", "totals", "--wait"]).await.success();
+    assert!(done.contains("is active"), "{done}");
+    wait_for_value(&fixture, "totals", "order-2", "total", 40).await;
+    wait_for_value(&fixture, "totals", "order-3", "total", 40).await;
+    let none = fixture.run(&["read-model", "cancel"]).await.failure();
+    assert!(none.contains("no change is under way"), "{none}");
+    stop(pod).await;
 
     configure(&fixture, &[&TOTALS.replace("$inc", "$max"), COUNTS]).await;
     let pod = fixture.start_pod("pod-0");
-    wait_for("the change to be recorded", SOON, async || {
-        let found = incomplete(&fixture).await;
-        if found == [added.clone(), model("totals", "changed after events had been applied")] {
-            Ok(())
-        } else {
-            Err(found)
-        }
+    wait_for_value(&fixture, "totals", "order-1", "total", 10).await;
+    fixture.run(&["read-model", "rollback", "totals", "--yes", "--wait"]).await.success();
+    wait_for_value(&fixture, "totals", "order-1", "total", 40).await;
+    fixture.insert("order-1", 5, "Added", doc! { "amount": 2, "customer": "ann" }).await;
+    wait_for_value(&fixture, "totals", "order-1", "total", 42).await;
+    wait_for_value(&fixture, "counts", "order-1", "events", 5).await;
+    stop(pod).await;
+}
+
+#[tokio::test]
+async fn without_a_sequence_a_new_read_model_is_incomplete() {
+    let fixture = CliFixture::new("read_model_holes", "").await;
+    fixture.run(&["topology", "apply"]).await.success();
+    configure_without_sequence(&fixture, &[TOTALS]).await;
+    let pod = fixture.start_pod("pod-0");
+    wait_for("the stream to begin", SOON, async || {
+        let status = fixture.run(&["status", "--json"]).await.json();
+        if status["pods"][0]["producer"] == "publishing" { Ok(()) } else { Err(status) }
     })
     .await;
-    pod.terminate();
-    assert!(pod.wait_for_exit(SOON).await.success());
+    fixture.insert("order-1", 1, "Added", doc! { "amount": 1 }).await;
+    wait_for_value(&fixture, "totals", "order-1", "total", 1).await;
+    assert_eq!(incomplete(&fixture).await, []);
+    stop(pod).await;
+
+    configure_without_sequence(&fixture, &[&TOTALS.replace("$inc", "$max"), COUNTS]).await;
+    let pod = fixture.start_pod("pod-0");
+    wait_for_states(&fixture, &[("counts", "incomplete"), ("totals", "incomplete")]).await;
+    let model = |name: &str, reason: &str| (name.to_owned(), reason.to_owned());
+    let changed = model("totals", "changed after events had been applied");
+    assert_eq!(incomplete(&fixture).await, [model("counts", "added after events had been applied"), changed.clone()]);
+    let list = fixture.run(&["read-model", "list"]).await.success();
+    assert!(list.contains("counts") && list.contains("incomplete: added after"), "{list}");
 
     let refused = fixture.run(&["read-model", "accept", "counts"]).await.failure();
     assert!(refused.contains("--yes"), "{refused}");
     fixture.run(&["read-model", "accept", "counts", "--yes"]).await.success();
-    assert_eq!(incomplete(&fixture).await, [model("totals", "changed after events had been applied")]);
+    assert_eq!(incomplete(&fixture).await, [changed]);
     let unknown = fixture.run(&["read-model", "accept", "count", "--yes"]).await.failure();
-    assert!(unknown.contains("no pod has recorded"), "{unknown}");
+    assert!(unknown.contains("there is no read model"), "{unknown}");
+    stop(pod).await;
 }
 
 #[tokio::test]
-async fn another_index_leaves_a_read_model_complete() {
+async fn another_index_needs_no_build() {
     let fixture = CliFixture::new("read_model_index", "").await;
     fixture.run(&["topology", "apply"]).await.success();
     configure(&fixture, &[TOTALS]).await;
-    run_pod(&fixture, 1).await;
+    let pod = fixture.start_pod("pod-0");
+    fixture.insert("order-1", 1, "Added", doc! { "amount": 1 }).await;
+    wait_for_value(&fixture, "totals", "order-1", "total", 1).await;
+    stop(pod).await;
     configure(&fixture, &[&TOTALS.replace("when:", "indexes: [{ keys: { total: 1 } }], when:")]).await;
-    run_pod(&fixture, 2).await;
-    assert_eq!(incomplete(&fixture).await, []);
+    let pod = fixture.start_pod("pod-0");
+    fixture.insert("order-1", 2, "Added", doc! { "amount": 1 }).await;
+    wait_for_value(&fixture, "totals", "order-1", "total", 2).await;
+    assert_eq!(read_models(&fixture).await["generation"], 1);
+    let indexes = fixture.views.collection::<Document>("totals").list_index_names().await.unwrap();
+    assert!(indexes.contains(&"total_1".to_owned()), "{indexes:?}");
+    stop(pod).await;
 }

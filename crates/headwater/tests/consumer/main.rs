@@ -2,6 +2,7 @@
 
 mod aggregate_shapes;
 mod audit;
+mod deploys;
 mod graceful_stop;
 mod guarantees;
 mod hot_document;

@@ -49,7 +49,11 @@ const MOVED_ELSEWHERE: &[(&str, &str, &str)] = &[
         include_str!("read_model_age.rs"),
         "each_read_model_has_its_own_count_and_age",
     ),
-    ("headwater_read_model_incomplete", include_str!("read_model_age.rs"), "a_changed_read_model_is_incomplete"),
+    (
+        "headwater_read_model_incomplete",
+        include_str!("read_model_age.rs"),
+        "without_a_sequence_a_change_leaves_it_incomplete",
+    ),
 ];
 
 #[test]

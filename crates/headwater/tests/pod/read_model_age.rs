@@ -65,10 +65,13 @@ async fn each_read_model_has_its_own_count_and_age() {
 }
 
 #[tokio::test]
-async fn a_changed_read_model_is_incomplete() {
+async fn without_a_sequence_a_change_leaves_it_incomplete() {
+    let config = cluster_config(MongoTopology::Shared);
     let mut fixture = PodFixture::start(TestClusterConfig {
-        extra_yaml: TWO_READ_MODELS.into(),
-        ..cluster_config(MongoTopology::Shared)
+        extra_yaml: TWO_READ_MODELS.replace("read_models:\n", "read_models:\n  change_delay: 0s\n"),
+        with_sequence: false,
+        producer: config.producer.replace("start: beginning", "start: now"),
+        ..config
     })
     .await;
     fixture.insert("order-1", 1).await;

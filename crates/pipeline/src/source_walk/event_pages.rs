@@ -53,19 +53,17 @@ impl EventPages {
         let events = self.history.read_range(aggregate, from, upto).await.map_err(Error::History)?;
         let sequences = events.iter().filter_map(|event| event.sequence).collect();
         let last_event_id = events.last().map(|event| event.key.clone());
-        let events = match &self.filter {
-            None => events,
-            Some(filter) => self.filter_events(filter, events, now.ok_or(Error::NoToken)?).await?,
-        };
-        Ok(EventPage { events, sequences, last_event_id })
+        Ok(EventPage { events: self.filter(events, now).await?, sequences, last_event_id })
     }
 
-    async fn filter_events(
+    /// The events that pass the filter, as it leaves them.
+    pub(crate) async fn filter(
         &self,
-        filter: &SourceFilter,
         events: Vec<DeliveredEvent>,
-        now: &ResumeToken,
+        now: Option<&ResumeToken>,
     ) -> Result<Vec<DeliveredEvent>, Error> {
+        let Some(filter) = &self.filter else { return Ok(events) };
+        let now = now.ok_or(Error::NoToken)?;
         let mut passed = Vec::with_capacity(events.len());
         // One collection at a time: the filter sees the namespace.
         for events in events.chunk_by(|one, next| one.namespace == next.namespace) {

@@ -11,6 +11,8 @@ use crate::event::Epoch;
 pub const CURSORS: &str = "_headwater_cursors";
 /// Format version in every document. A newer version of Headwater may write a higher one.
 pub(crate) const FORMAT: i64 = 1;
+/// Format of cursors behind the [fence](crate::generation): versions without generations cannot write it.
+pub(crate) const FENCED_FORMAT: i64 = 2;
 /// Field that marks an aggregate whose document is deleted.
 pub const DELETED_FIELD: &str = "gone";
 

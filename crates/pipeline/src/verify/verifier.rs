@@ -29,6 +29,8 @@ const MAX_READ_ATTEMPTS: u32 = 6;
 
 /// What a verification reads, and what it compares with.
 pub struct VerifyDependencies {
+    /// Of the stored read models.
+    pub generation: u64,
     pub pipeline: String,
     /// The read-model database.
     pub views: Database,
@@ -89,9 +91,9 @@ impl VerifyRun<'_> {
 impl Verifier {
     /// Creates the scratch collection of the folds; [`Self::close`] drops it.
     pub async fn open(dependencies: VerifyDependencies) -> Result<Self, Error> {
-        let VerifyDependencies { pipeline, views, model, .. } = &dependencies;
-        let reader = SnapshotReader::new(views, pipeline, model.name());
-        let repair = DocumentRepair::new(views, pipeline, model.name());
+        let VerifyDependencies { pipeline, views, model, generation, .. } = &dependencies;
+        let reader = SnapshotReader::new(views, pipeline, model.collection());
+        let repair = DocumentRepair::new(views, pipeline, model, *generation);
         let scratch = FoldScratch::create(views).await?;
         Ok(Self { dependencies, reader, repair, scratch })
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mongodb::Database;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,7 @@ use super::counters::{ApplyCounters, ApplyCounts, ReadModelCounts};
 use super::cursor::OrderingMode;
 use super::cursor_document::CursorIdScheme;
 use super::error::Error;
+use super::model_set::{CurrentModels, ModelSet};
 use super::observer::ApplyObserver;
 use super::plan::ApplyRules;
 use super::projection::Projection;
@@ -46,7 +48,7 @@ pub struct ApplierSetup {
     pub mode: OrderingMode,
     /// In a source of documents, one key in two collections is two aggregates.
     pub by_collection: bool,
-    pub models: Vec<Arc<dyn Projection>>,
+    pub models: ModelSet,
     /// For reading missing events; needed if events have a sequence.
     pub history: Option<SourceEventReader>,
 }
@@ -63,16 +65,16 @@ impl Applier {
     /// Fails if two models have one name, as aggregates are parked under it.
     pub fn new(setup: ApplierSetup) -> Result<Self, Error> {
         let ApplierSetup { config, database, pipeline, mode, by_collection, models, history } = setup;
-        let mut names: Vec<&str> = models.iter().map(|model| model.name()).collect();
+        let mut names: Vec<&str> = models.names().collect();
         names.sort_unstable();
         if let Some(duplicate) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::DuplicateModelName(duplicate[0].to_owned()));
         }
-        let counters = Arc::new(ApplyCounters::new(models.iter().map(|model| model.name())));
+        let counters = Arc::new(ApplyCounters::new(models.names()));
         let rules = ApplyRules {
             naming: CursorIdScheme { pipeline, by_collection },
             mode,
-            models,
+            models: CurrentModels::new(models),
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
             park_at_delivery: config.park_at_delivery.get().into(),
         };
@@ -143,6 +145,27 @@ impl Handle {
     /// Whether applied events should carry their trace context.
     pub fn is_traced(&self) -> bool {
         self.context.runner.is_traced()
+    }
+
+    /// The next transactions apply this set, unless it is older than the present one.
+    pub fn set_models(&self, models: ModelSet) {
+        self.context.runner.rules().models.replace(models);
+    }
+
+    /// The read models that transactions apply now.
+    pub(crate) fn models_now(&self) -> Vec<Arc<dyn Projection>> {
+        let models = self.context.runner.rules().models.get();
+        models.models.iter().map(|model| model.projection.clone()).collect()
+    }
+
+    /// The generation that transactions apply now.
+    pub fn generation(&self) -> u64 {
+        self.context.runner.rules().models.get().generation
+    }
+
+    /// Notified when a transaction finds that another pod knows a later generation.
+    pub fn outdated(&self) -> Arc<Notify> {
+        self.context.runner.rules().models.outdated()
     }
 
     /// For the next transactions.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
+use super::model_set::ModelSet;
 use super::plan::CommitCounts;
 use crate::counters::counters;
 
@@ -38,30 +39,39 @@ pub struct ReadModelCounts {
     pub last_applied: Option<Instant>,
 }
 
+impl ReadModelCounts {
+    fn new(model: &str) -> Self {
+        Self { model: model.to_owned(), applied: 0, last_applied: None }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct ApplyCounters {
     pub(super) totals: TransactionCounters,
-    /// In the order of the applier's models.
+    /// Of every generation so far.
     models: Mutex<Vec<ReadModelCounts>>,
 }
 
 impl ApplyCounters {
     pub(super) fn new<'a>(models: impl Iterator<Item = &'a str>) -> Self {
-        let nothing = |model: &str| ReadModelCounts { model: model.to_owned(), applied: 0, last_applied: None };
-        Self { models: Mutex::new(models.map(nothing).collect()), ..Self::default() }
+        Self { models: Mutex::new(models.map(ReadModelCounts::new).collect()), ..Self::default() }
     }
 
-    pub(super) fn record_commit(&self, commit: &CommitCounts) {
+    pub(super) fn record_commit(&self, models: &ModelSet, commit: &CommitCounts) {
         let totals = &self.totals;
         totals.groups.fetch_add(1, Relaxed);
         totals.applied.fetch_add(commit.applied, Relaxed);
         totals.duplicates.fetch_add(commit.duplicates, Relaxed);
         totals.regressed.fetch_add(commit.regressed, Relaxed);
         totals.parked.fetch_add(commit.parked, Relaxed);
-        let (now, mut models) = (Instant::now(), self.models.lock().unwrap_or_else(PoisonError::into_inner));
-        for (model, applied) in models.iter_mut().zip(&commit.models).filter(|(_, applied)| **applied > 0) {
-            model.applied += applied;
-            model.last_applied = Some(now);
+        let (now, mut known) = (Instant::now(), self.models.lock().unwrap_or_else(PoisonError::into_inner));
+        for (name, applied) in models.names().zip(&commit.models).filter(|(_, applied)| **applied > 0) {
+            let at = known.iter().position(|counts| counts.model == name).unwrap_or_else(|| {
+                known.push(ReadModelCounts::new(name));
+                known.len() - 1
+            });
+            known[at].applied += applied;
+            known[at].last_applied = Some(now);
         }
     }
 

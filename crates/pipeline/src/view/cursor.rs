@@ -30,6 +30,19 @@ pub struct Cursor {
     pub parked: BTreeMap<String, ParkedEntry>,
     /// The last event deleted the document; a [sweep](crate::capture) need not publish that again.
     pub document_deleted: bool,
+    /// The generation of the pod that wrote it; 0 if it is not stored yet.
+    pub generation: u64,
+    /// The position holds for the read models of this generation and earlier; 0 if it is not stored yet.
+    pub holds: u64,
+    /// How far a build has come, if it needs several transactions.
+    pub build: Option<BuildProgress>,
+}
+
+/// The part of an aggregate that a build has applied to the read models of its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuildProgress {
+    pub generation: u64,
+    pub sequence: i64,
 }
 
 /// What orders the events of an aggregate.

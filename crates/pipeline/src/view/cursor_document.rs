@@ -4,14 +4,15 @@ use mongodb::bson::raw::cstr;
 use mongodb::bson::{Bson, DateTime, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::bson_writer::BsonWriter;
-use super::cursor::Cursor;
+use super::cursor::{BuildProgress, Cursor};
 use super::delivered_event::PositionKey;
 use super::error::Error;
 use super::identity::Identity;
+use super::model_set::{FIRST_GENERATION, ModelSet};
 use super::parked::{parked_entries_document, read_parked_entries};
 use crate::event::{AggregateId, Epoch, Namespace};
 use crate::stored::cursors::DELETED_FIELD;
-pub(super) use crate::stored::cursors::FORMAT;
+pub(super) use crate::stored::cursors::{FENCED_FORMAT, FORMAT};
 
 const CURSOR: &str = "cursor";
 
@@ -63,7 +64,24 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
     let event_id = Some(fields.value("eventId")?).filter(|id| *id != Bson::Null);
     let document_deleted = document.get_bool(DELETED_FIELD).unwrap_or(false);
     let (sequence, first_sequence) = (fields.optional_number("sequence")?, fields.optional_number("firstSequence")?);
-    Ok((identity, Cursor { position, sequence, first_sequence, event_id, parked, document_deleted }))
+    let generation = stored_generation(fields.optional_number("generation")?);
+    let holds = stored_generation(fields.optional_number("holds")?);
+    let build = read_build(document)?;
+    let cursor =
+        Cursor { position, sequence, first_sequence, event_id, parked, document_deleted, generation, holds, build };
+    Ok((identity, cursor))
+}
+
+/// Cursors of the first generation have no such field.
+fn stored_generation(field: Option<i64>) -> u64 {
+    field.map_or(FIRST_GENERATION, i64::unsigned_abs)
+}
+
+fn read_build(document: &RawDocument) -> Result<Option<BuildProgress>, Error> {
+    let Ok(build) = document.get_document("build") else { return Ok(None) };
+    let fields = StoredDocument { what: CURSOR, document: build };
+    let generation = fields.number("generation")?.unsigned_abs();
+    Ok(Some(BuildProgress { generation, sequence: fields.number("sequence")? }))
 }
 
 /// The optional fields that a stored cursor has.
@@ -71,37 +89,45 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
 pub(super) struct StoredCursorFields {
     parked: bool,
     document_deleted: bool,
+    build: bool,
 }
 
 impl StoredCursorFields {
     /// Of a cursor as read.
     pub(super) fn of(cursor: &Cursor) -> Self {
-        Self { parked: !cursor.parked.is_empty(), document_deleted: cursor.document_deleted }
+        let build = cursor.build.is_some();
+        Self { parked: !cursor.parked.is_empty(), document_deleted: cursor.document_deleted, build }
     }
 }
 
 /// A complete cursor, for an aggregate without one.
-pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentBuf {
+pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor, models: &ModelSet) -> RawDocumentBuf {
     BsonWriter::build(|out| {
         out.write_value(cstr!("_id"), RawBsonRef::Document(id));
-        write_fields(cursor, out);
+        write_fields(cursor, models, out);
     })
 }
 
 /// An entry of an `update` command. `stored`: the optional fields it may find; the document may be missing if an [epoch
 /// floor](super::epoch_floor) was used in its place. Fields of newer versions are kept.
-pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, stored: StoredCursorFields) -> RawDocumentBuf {
+pub(super) fn cursor_statement(
+    id: &RawDocument,
+    cursor: &Cursor,
+    stored: StoredCursorFields,
+    models: &ModelSet,
+) -> RawDocumentBuf {
     let removed = StoredCursorFields {
         parked: stored.parked && cursor.parked.is_empty(),
         document_deleted: stored.document_deleted && !cursor.document_deleted,
+        build: stored.build && cursor.build.is_none(),
     };
     BsonWriter::build(|out| {
         out.write_document(cstr!("q"), |out| out.write_value(cstr!("_id"), RawBsonRef::Document(id)));
         out.write_document(cstr!("u"), |out| {
-            if removed.parked || removed.document_deleted {
+            if removed.parked || removed.document_deleted || removed.build {
                 out.write_document(cstr!("$unset"), |out| write_unset(removed, out));
             }
-            out.write_document(cstr!("$set"), |out| write_fields(cursor, out));
+            out.write_document(cstr!("$set"), |out| write_fields(cursor, models, out));
         });
         // The cursor may be missing if the epoch floor stood in for it.
         out.write_value(cstr!("upsert"), RawBsonRef::Boolean(true));
@@ -115,9 +141,12 @@ fn write_unset(removed: StoredCursorFields, out: &mut BsonWriter) {
     if removed.document_deleted {
         out.write_value(cstr!("gone"), RawBsonRef::String(""));
     }
+    if removed.build {
+        out.write_value(cstr!("build"), RawBsonRef::String(""));
+    }
 }
 
-fn write_fields(cursor: &Cursor, out: &mut BsonWriter) {
+fn write_fields(cursor: &Cursor, models: &ModelSet, out: &mut BsonWriter) {
     if let Some(position) = &cursor.position {
         out.write_value(cstr!("epoch"), RawBsonRef::Int64(to_i64(position.epoch.get())));
         out.write_value(cstr!("position"), RawBsonRef::String(&position.key));
@@ -133,7 +162,19 @@ fn write_fields(cursor: &Cursor, out: &mut BsonWriter) {
     if out.write_bson(cstr!("eventId"), event_id).is_err() {
         out.write_value(cstr!("eventId"), RawBsonRef::Null);
     }
-    out.write_value(cstr!("format"), RawBsonRef::Int64(FORMAT));
+    // Pods of versions without generations write the lower format, and the fence of later generations refuses it.
+    let is_first = models.generation == FIRST_GENERATION;
+    out.write_value(cstr!("format"), RawBsonRef::Int64(if is_first { FORMAT } else { FENCED_FORMAT }));
+    if !is_first {
+        out.write_value(cstr!("generation"), RawBsonRef::Int64(to_i64(models.generation)));
+        out.write_value(cstr!("holds"), RawBsonRef::Int64(to_i64(cursor.holds)));
+    }
+    if let Some(BuildProgress { generation, sequence }) = cursor.build {
+        out.write_document(cstr!("build"), |out| {
+            out.write_value(cstr!("generation"), RawBsonRef::Int64(to_i64(generation)));
+            out.write_value(cstr!("sequence"), RawBsonRef::Int64(sequence));
+        });
+    }
     if !cursor.parked.is_empty() {
         out.write_value(cstr!("parked"), RawBsonRef::Document(&parked_entries_document(&cursor.parked)));
     }
@@ -157,8 +198,8 @@ pub(super) struct StoredDocument<'a> {
 impl<'a> StoredDocument<'a> {
     pub(super) fn check_format(&self) -> Result<(), Error> {
         match self.number("format")? {
-            FORMAT => Ok(()),
-            found => Err(Error::Format { what: self.what, found, known: FORMAT }),
+            FORMAT..=FENCED_FORMAT => Ok(()),
+            found => Err(Error::Format { what: self.what, found, known: FENCED_FORMAT }),
         }
     }
 

@@ -16,7 +16,8 @@ pub(super) fn apply_floor(cursors: &mut HashMap<Identity, Cursor>, requested: &H
     let Some(floor) = cursors.remove(&floor_identity()) else { return };
     for aggregate in requested {
         match cursors.get_mut(*aggregate) {
-            None => drop(cursors.insert((*aggregate).clone(), floor.clone())),
+            // The aggregate itself has no cursor yet, so no generation either.
+            None => drop(cursors.insert((*aggregate).clone(), Cursor { generation: 0, holds: 0, ..floor.clone() })),
             // Only for deleted documents: the sweep published a live one, and its delete will follow.
             Some(cursor) if cursor.document_deleted && cursor.position < floor.position => {
                 cursor.position.clone_from(&floor.position);

@@ -46,10 +46,14 @@ pub enum Error {
     ReplayRefused { model: String, detail: String },
     #[error("the applier has stopped")]
     Stopped,
+    /// Another pod applies a later generation of the read models; this one must load it first.
+    #[error("the read models of this pod are outdated: another pod applies a later generation")]
+    Outdated,
 }
 
 const WRITE_CONFLICT: i32 = 112;
 pub(super) const DUPLICATE_KEY: i32 = 11000;
+pub(super) const DOCUMENT_VALIDATION_FAILURE: i32 = 121;
 
 impl Error {
     /// What the server reported, for operators.
@@ -80,7 +84,7 @@ impl Error {
         match self {
             Self::Store { source, .. } | Self::Source { source, .. } => error_policy::classify_mongo(source.get()),
             Self::Statement { code, .. } => error_policy::classify_mongo_code(*code),
-            Self::Timeout { .. } => ErrorClass::Transient,
+            Self::Timeout { .. } | Self::Outdated => ErrorClass::Transient,
             Self::NotParked(_) | Self::UnknownModel(_) | Self::ReplayRefused { .. } => ErrorClass::Permanent,
             Self::Format { .. }
             | Self::Unreadable { .. }

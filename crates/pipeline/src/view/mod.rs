@@ -13,7 +13,7 @@
 //!    writes), `transaction` (one transaction).
 //! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template`, `event_path`, `update_operators` and `value_position`
-//!    (event values stay data), `statement`, `commands`.
+//!    (event values stay data), `statement`, `commands`; and `model_set`, the models of a generation.
 //! 4. What cannot be applied: `parked`, `source_documents` for its replay, and `source_event_reader` for gaps.
 //! 5. What the documents should be: `fold` evaluates a model elsewhere, `snapshot_reader` reads documents with their cursors, `repair` replaces one; `applied`
 //!    waits for an event.
@@ -23,6 +23,7 @@ mod applied;
 mod applier;
 mod applier_config;
 mod bson_writer;
+mod build_applier;
 mod commands;
 mod contention;
 mod counters;
@@ -34,6 +35,7 @@ mod epoch_floor;
 mod error;
 mod event_path;
 mod fold;
+mod model_set;
 mod model_validation;
 mod observer;
 mod parked;
@@ -60,6 +62,8 @@ pub use crate::stored::cursors::{CURSORS, DELETED_FIELD, application_name};
 pub use applied::{AppliedReader, AppliedState, ModelProgress};
 pub use applier::{Applier, ApplierSetup, Handle};
 pub use applier_config::{Config, OnPoison};
+pub use build_applier::{BuildApplier, BuildApplierSetup, BuiltEvents};
+pub(crate) use contention::without_orphans;
 pub use contention::{AppliedBatch, Arrivals, BatchEnd, SessionApplier};
 pub use counters::{ApplyCounts, ReadModelCounts};
 pub use cursor::{
@@ -69,6 +73,7 @@ pub use cursor_reader::CursorReader;
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
 pub use error::Error;
 pub use fold::{Fold, FoldError, FoldScratch, RefusedEvent};
+pub use model_set::{AppliedModel, FIRST_GENERATION, ModelSet, ModelSetMode};
 pub use model_validation::validate;
 pub use observer::{ApplyObserver, ApplyTimestamps};
 pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore};

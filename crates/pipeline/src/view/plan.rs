@@ -11,13 +11,15 @@ use std::time::SystemTime;
 use mongodb::bson::{DateTime, RawDocumentBuf};
 
 use super::cursor::{
-    Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
+    BuildProgress, Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion,
+    decide,
 };
 use super::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_document, cursor_statement};
 use super::delivered_event::{DeliveredEvent, EventBody, PositionKey};
 use super::identity::Identity;
+use super::model_set::{AppliedModel, CurrentModels, ModelSet, ModelSetMode};
 use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
-use super::projection::{self, Projection, ProjectionEvent};
+use super::projection::{self, ProjectionEvent};
 use super::statement::WriteStatement;
 use super::typed_index::{EventIndex, ModelIndex};
 use crate::event::Operation;
@@ -76,7 +78,7 @@ impl std::fmt::Debug for SourceQuestion {
 pub(super) struct ApplyRules {
     pub(super) naming: CursorIdScheme,
     pub(super) mode: OrderingMode,
-    pub(super) models: Vec<Arc<dyn Projection>>,
+    pub(super) models: CurrentModels,
     pub(super) dead_letter_poison: bool,
     /// Changes with the subscription.
     pub(super) park_at_delivery: AtomicU32,
@@ -131,8 +133,15 @@ fn is_queued_already(state: &PlannedAggregate, event: &DeliveredEvent) -> bool {
     parked.flat_map(|entry| &entry.dead_letter_ids).any(|id| *id == event.message_id)
 }
 
-/// Statements the server is known to refuse, by event and model, with the error.
-pub(super) type RefusedStatements = HashMap<StatementOrigin, String>;
+/// Statements the server is known to refuse, with the error. By name of the model, as the next attempt may have another generation of models.
+pub(super) type RefusedStatements = HashMap<RefusedStatement, String>;
+
+/// The event and the name of the model that a refused statement comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RefusedStatement {
+    pub(super) event: EventIndex,
+    pub(super) model: String,
+}
 
 /// The event and the model that a statement comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -188,6 +197,7 @@ struct PlannedAggregate {
 
 pub(super) struct TransactionPlanner<'a> {
     rules: &'a ApplyRules,
+    models: &'a ModelSet,
     refused: &'a RefusedStatements,
     now: DateTime,
     state: HashMap<Identity, PlannedAggregate>,
@@ -197,6 +207,7 @@ pub(super) struct TransactionPlanner<'a> {
 impl<'a> TransactionPlanner<'a> {
     pub(super) fn new(
         rules: &'a ApplyRules,
+        models: &'a ModelSet,
         refused: &'a RefusedStatements,
         cursors: HashMap<Identity, Cursor>,
         now: DateTime,
@@ -208,8 +219,8 @@ impl<'a> TransactionPlanner<'a> {
             blocked: false,
         };
         let state = cursors.into_iter().map(|(identity, cursor)| (identity, from_stored(cursor))).collect();
-        let counts = CommitCounts { models: vec![0; rules.models.len()], ..CommitCounts::default() };
-        Self { rules, refused, now, state, plan: TransactionPlan { counts, ..TransactionPlan::default() } }
+        let counts = CommitCounts { models: vec![0; models.models.len()], ..CommitCounts::default() };
+        Self { rules, models, refused, now, state, plan: TransactionPlan { counts, ..TransactionPlan::default() } }
     }
 
     pub(super) fn plan(mut self, events: &[PendingEvent], indices: &[EventIndex]) -> TransactionPlan {
@@ -234,6 +245,9 @@ impl<'a> TransactionPlanner<'a> {
     ) -> PlannedOutcome {
         if state.blocked {
             return PlannedOutcome::Blocked;
+        }
+        if self.models.mode == ModelSetMode::Build {
+            return self.plan_build(index, pending, state);
         }
         let event = &*pending.event;
         let mut decision = decide(state.cursor.as_ref(), pending.facts(), self.rules.mode);
@@ -290,7 +304,7 @@ impl<'a> TransactionPlanner<'a> {
         }
     }
 
-    /// Applies or parks an event that is next, in each model.
+    /// Applies or parks an event that is next, in each model that the cursor holds for.
     fn apply_or_park(
         &mut self,
         index: EventIndex,
@@ -302,9 +316,68 @@ impl<'a> TransactionPlanner<'a> {
         let first_sequence = state.cursor.is_none().then(|| self.rules.beginning_at(event)).flatten();
         let cursor = state.cursor.get_or_insert_default();
         cursor.first_sequence = cursor.first_sequence.or(first_sequence);
-        let mut is_poison = false;
-        let mut is_queued = false;
-        for (number, model) in self.rules.models.iter().enumerate() {
+        // A model that joined later gets no event before a build has applied the earlier ones. An aggregate without a cursor has none.
+        let holds = if cursor.holds == 0 { self.models.generation } else { cursor.holds };
+        let outcome = self.apply_to_models(index, event, cursor, park_reason, |model| model.since <= holds);
+        cursor.holds = if holds >= self.models.newest() { self.models.generation } else { holds };
+        // Also when the event is parked: it is in the queue, so a redelivery is a duplicate. An event without its sequence has no place that
+        // the cursor could move to.
+        if !self.rules.lacks_sequence(event) {
+            cursor.advance(pending.facts());
+        }
+        cursor.document_deleted = pending.event.operation == Operation::Delete;
+        state.changed = true;
+        outcome
+    }
+
+    /// Applies an event that the cursor has passed to the models of a build. Events above the cursor are left to the live applier.
+    fn plan_build(
+        &mut self,
+        index: EventIndex,
+        pending: &PendingEvent,
+        state: &mut PlannedAggregate,
+    ) -> PlannedOutcome {
+        let generation = self.models.generation;
+        let Some(cursor) = state.cursor.as_mut().filter(|cursor| cursor.holds < generation) else {
+            return PlannedOutcome::Done(ApplyOutcome::Duplicate);
+        };
+        let event = &*pending.event;
+        if self.rules.mode == OrderingMode::Position {
+            // It is the document as the source had it after the cursor was read.
+            if cursor.position != event.position {
+                return PlannedOutcome::Blocked;
+            }
+            cursor.holds = generation;
+        } else {
+            let (Some(sequence), Some(at)) = (event.sequence, cursor.sequence) else { return PlannedOutcome::Blocked };
+            let built = cursor.build.filter(|build| build.generation == generation).map(|build| build.sequence);
+            if built.is_some_and(|built| sequence <= built) {
+                return PlannedOutcome::Done(ApplyOutcome::Duplicate);
+            }
+            if sequence > at {
+                return PlannedOutcome::Blocked;
+            }
+            cursor.build = (sequence < at).then_some(BuildProgress { generation, sequence });
+            cursor.holds = if sequence < at { cursor.holds } else { generation };
+        }
+        let is_unclear = cursor.parked.values().any(|entry| entry.reason.affects_all_models());
+        let reason = is_unclear.then_some(ParkReason::Unhealable);
+        let outcome = self.apply_to_models(index, event, cursor, reason, |_| true);
+        state.changed = true;
+        outcome
+    }
+
+    fn apply_to_models(
+        &mut self,
+        index: EventIndex,
+        event: &DeliveredEvent,
+        cursor: &mut Cursor,
+        park_reason: Option<ParkReason>,
+        holds_for: impl Fn(&AppliedModel) -> bool,
+    ) -> PlannedOutcome {
+        let (mut is_poison, mut is_queued) = (false, false);
+        let models = self.models.models.iter().enumerate().filter(|(_, applied)| holds_for(applied));
+        for (number, AppliedModel { projection: model, .. }) in models {
             let origin = StatementOrigin { event: index, model: ModelIndex::new(number) };
             // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
@@ -341,13 +414,6 @@ impl<'a> TransactionPlanner<'a> {
                 is_queued = true;
             }
         }
-        // Also when the event is parked: it is in the queue, so a redelivery is a duplicate. An event without its sequence has no place that
-        // the cursor could move to.
-        if !self.rules.lacks_sequence(event) {
-            cursor.advance(pending.facts());
-        }
-        cursor.document_deleted = pending.event.operation == Operation::Delete;
-        state.changed = true;
         PlannedOutcome::Done(self.count_outcome(is_queued, is_poison))
     }
 
@@ -367,14 +433,17 @@ impl<'a> TransactionPlanner<'a> {
 
     /// Adds the statements of one model; an error makes the event poison.
     fn add_statements(&mut self, origin: StatementOrigin, event: &DeliveredEvent) -> Result<(), String> {
-        if let Some(refused) = self.refused.get(&origin) {
-            return Err(refused.clone());
+        let model = &*self.models.models[origin.model.get()].projection;
+        if !self.refused.is_empty() {
+            let statement = RefusedStatement { event: origin.event, model: model.name().to_owned() };
+            if let Some(refused) = self.refused.get(&statement) {
+                return Err(refused.clone());
+            }
         }
         let EventBody::Document(document) = &event.body else {
             unreachable!("park_reason parks events without a body");
         };
-        let statements =
-            projection::project(&*self.rules.models[origin.model.get()], &ProjectionEvent::new(event, document))?;
+        let statements = projection::project(model, &ProjectionEvent::new(event, document))?;
         let statements = statements.list.into_iter();
         self.plan.statements.extend(statements.map(|statement| PlannedStatement { origin, statement }));
         self.plan.counts.models[origin.model.get()] += 1;
@@ -396,8 +465,8 @@ impl<'a> TransactionPlanner<'a> {
                 // Once per aggregate: `changed` was reset by the first of its events.
                 let id = self.rules.naming.id(&pending.event.namespace, &pending.event.aggregate);
                 match stored {
-                    Some(stored) => self.plan.cursors.push(cursor_statement(&id, cursor, *stored)),
-                    None => self.plan.first_cursors.push(cursor_document(&id, cursor)),
+                    Some(stored) => self.plan.cursors.push(cursor_statement(&id, cursor, *stored, self.models)),
+                    None => self.plan.first_cursors.push(cursor_document(&id, cursor, self.models)),
                 }
             }
         }
@@ -407,7 +476,9 @@ impl<'a> TransactionPlanner<'a> {
 impl PendingEvent {
     pub(super) fn new(event: DeliveredEvent, rules: &ApplyRules) -> Self {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
-        let expected_statements = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
+        let models = rules.models.get();
+        let expected = models.models.iter().filter(|model| model.projection.handles(&event)).count();
+        let expected_statements = expected.max(1);
         let submitted_at = wall_clock();
         // Reading the missing events may be what ends the pod.
         let is_unhealable = event.delivery_count == DeliveredEvent::PARK_UNTRIED;

@@ -53,11 +53,14 @@ pub struct ModelProblem {
 /// Checked as far as possible without a server.
 pub struct ReadModel {
     pub(super) name: Arc<str>,
+    /// Usually of the same name.
+    collection: Arc<str>,
     from: Option<String>,
     /// `None`: the id of the aggregate.
     key: Option<TemplateNode>,
     pub(super) clauses: HashMap<String, EventClause>,
     mirror: bool,
+    is_absolute: bool,
     indexes: Vec<Index>,
 }
 
@@ -88,12 +91,34 @@ impl ReadModel {
         }
         Ok(Self {
             name: name.into(),
+            collection: name.into(),
             from: declaration.from.clone(),
             key,
             clauses,
             mirror: declaration.mirror,
+            is_absolute: declaration.when.values().all(is_absolute_clause),
             indexes,
         })
+    }
+
+    /// A version of the read model that writes another collection, and whose aggregates are parked under another name.
+    #[must_use]
+    pub fn with_version(mut self, name: &str, collection: &str) -> Self {
+        (self.name, self.collection) = (name.into(), collection.into());
+        for index in &mut self.indexes {
+            index.collection = collection.to_owned();
+        }
+        self
+    }
+
+    /// The collection that it writes.
+    pub fn collection(&self) -> &str {
+        &self.collection
+    }
+
+    /// Whether a build may apply the documents of a source in place of the changes that led to them: no clause adds to what is there.
+    pub fn is_buildable_from_documents(&self) -> bool {
+        self.mirror || self.is_absolute
     }
 
     fn clause_for(&self, event: &DeliveredEvent) -> Option<&EventClause> {
@@ -119,9 +144,9 @@ impl ReadModel {
     fn copy(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {
         match event.operation {
             Operation::Insert | Operation::Update | Operation::Replace | Operation::Snapshot => {
-                writes.replace_raw(&self.name, &event.key, event.document)?;
+                writes.replace_raw(&self.collection, &event.key, event.document)?;
             }
-            Operation::Delete => writes.delete_raw(&self.name, &event.key)?,
+            Operation::Delete => writes.delete_raw(&self.collection, &event.key)?,
         }
         Ok(())
     }
@@ -130,6 +155,10 @@ impl ReadModel {
 impl Projection for ReadModel {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn collections(&self) -> Vec<String> {
+        vec![self.collection.to_string()]
     }
 
     fn indexes(&self) -> Vec<Index> {
@@ -153,7 +182,7 @@ impl Projection for ReadModel {
             EventClause::Update(update) => {
                 let values = |path: &EventPath| path.find(event.document);
                 let mut written = Ok(());
-                writes.upsert(&self.name, &key, |name, out| written = update.write(name, &values, out), None)?;
+                writes.upsert(&self.collection, &key, |name, out| written = update.write(name, &values, out), None)?;
                 // An error discards the statement with all others of this event.
                 written?;
             }
@@ -162,9 +191,9 @@ impl Projection for ReadModel {
                 // A constant is never evaluated, so event text that looks like an expression stays text.
                 constants.append(cstr!("event"), event.document);
                 let stages = RawBsonRef::Array(stages);
-                writes.upsert(&self.name, &key, |name, out| out.write_value(name, stages), Some(&constants))?;
+                writes.upsert(&self.collection, &key, |name, out| out.write_value(name, stages), Some(&constants))?;
             }
-            EventClause::Delete => writes.delete_raw(&self.name, &key)?,
+            EventClause::Delete => writes.delete_raw(&self.collection, &key)?,
         }
         Ok(())
     }
@@ -243,6 +272,15 @@ impl ProblemList<'_> {
                 None
             }
         }
+    }
+}
+
+/// Whether its result does not depend on the document as it was. A pipeline may read it.
+fn is_absolute_clause(clause: &Bson) -> bool {
+    match clause {
+        Bson::Document(update) => update.keys().all(|operator| matches!(operator.as_str(), "$set" | "$unset")),
+        Bson::String(word) => word == DELETE,
+        _ => false,
     }
 }
 

@@ -11,8 +11,11 @@ use mongodb::{ClientSession, Database};
 use tokio::time::{Instant, timeout_at};
 
 use super::applier_config::Config;
-use super::cursor_document::CursorIdScheme;
+use super::cursor_document::{CursorIdScheme, FENCED_FORMAT, to_i64};
 use super::error::Error;
+use super::model_set::FIRST_GENERATION;
+use super::projection::Projection;
+use super::read_model::ReadModel;
 use super::statement::Statements;
 use super::transaction::{TransactionFailure, TransactionStore};
 use super::{CURSORS, commands};
@@ -30,7 +33,11 @@ pub struct DocumentRepair {
     naming: CursorIdScheme,
     /// Not part of the identity of an aggregate of events.
     namespace: Namespace,
+    /// The collection of the read model, and the name under which its aggregates are parked.
     model: Arc<str>,
+    parked_name: Arc<str>,
+    /// The fence refuses cursors of an earlier one.
+    generation: u64,
 }
 
 /// What a repair did.
@@ -42,10 +49,12 @@ pub enum RepairOutcome {
 }
 
 impl DocumentRepair {
-    pub fn new(database: &Database, pipeline: impl Into<String>, model: impl Into<Arc<str>>) -> Self {
+    /// `generation`: of the stored read models.
+    pub fn new(database: &Database, pipeline: impl Into<String>, model: &ReadModel, generation: u64) -> Self {
         let store = TransactionStore { database: database.clone(), within: Config::default().transaction_within };
         let naming = CursorIdScheme { pipeline: pipeline.into(), by_collection: false };
-        Self { store, naming, namespace: Namespace::new("", ""), model: model.into() }
+        let (collection, parked_name) = (model.collection().into(), model.name().into());
+        Self { store, naming, namespace: Namespace::new("", ""), model: collection, parked_name, generation }
     }
 
     /// Makes the document of the aggregate what a fold up to `sequence` says; `None`: there is none.
@@ -122,9 +131,12 @@ impl DocumentRepair {
         let mut cursors = self.store.find_cursors(session, std::slice::from_ref(&id)).await?;
         match (cursors.remove(&self.naming.identity(&self.namespace, aggregate)), sequence) {
             (Some(cursor), Some(sequence))
-                if cursor.sequence == Some(sequence) && !cursor.parked.contains_key(&*self.model) =>
+                if cursor.sequence == Some(sequence) && !cursor.parked.contains_key(&*self.parked_name) =>
             {
-                let count = doc! { "$inc": { REPAIRS: 1_i64 } };
+                let mut count = doc! { "$inc": { REPAIRS: 1_i64 } };
+                if self.generation > FIRST_GENERATION {
+                    count.insert("$set", doc! { "generation": to_i64(self.generation), "format": FENCED_FORMAT });
+                }
                 let command = doc! { "update": CURSORS, "updates": [{ "q": { "_id": to_document(&id) }, "u": count }] };
                 let command = RawDocumentBuf::try_from(&command).expect("it came out of BSON");
                 self.store.run_own_command(session, "write cursor", command).await?;

@@ -2,6 +2,7 @@
 //!
 //! Majority reads from the primary, page by page, outside any transaction. Needs an index on (aggregate, sequence), as the snapshot does.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use mongodb::Database;
@@ -21,6 +22,8 @@ const PAGE_EVENTS: usize = 500;
 /// Most gaps are short.
 const BATCH_EVENTS: u32 = 100;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
+/// For reads of many aggregates: fewer round trips.
+const AGGREGATES_BATCH: u32 = 2_000;
 
 /// The events of a source with a sequence.
 #[derive(Clone, Debug)]
@@ -57,6 +60,37 @@ impl SourceEventReader {
         to: i64,
     ) -> Result<Vec<DeliveredEvent>, Error> {
         self.read_page(aggregate, doc! { "$gte": from, "$lte": to }).await
+    }
+
+    /// All events of these aggregates up to this sequence, in order within each aggregate. For aggregates of few events: one query reads them all.
+    pub(crate) async fn read_aggregates(
+        &self,
+        aggregates: &[AggregateId],
+        upto: i64,
+    ) -> Result<Vec<DeliveredEvent>, Error> {
+        let wanted: HashMap<Identity, &AggregateId> =
+            aggregates.iter().map(|aggregate| (Identity::of(aggregate.value()), aggregate)).collect();
+        let values: Vec<Bson> = aggregates.iter().map(|aggregate| aggregate.value().clone()).collect();
+        let (aggregate_id, sequence) = (self.aggregate.name.as_str(), self.sequence.name.as_str());
+        let mut events = vec![];
+        for (namespace, collection) in &self.collections {
+            let failed = source_error("read events", namespace);
+            let filter = doc! { aggregate_id: { "$in": &values }, sequence: { "$gte": i64::MIN, "$lte": upto } };
+            let query = collection.find(filter).sort(doc! { aggregate_id: 1, sequence: 1 });
+            let mut found = query.batch_size(AGGREGATES_BATCH).await.map_err(&failed)?;
+            while found.advance().await.map_err(&failed)? {
+                let document = found.current();
+                let id = self.aggregate.path.as_ref().and_then(|path| path.find(document));
+                let id = id.and_then(|id| Bson::try_from(id.as_ref()).ok()).map(|id| Identity::of(&id));
+                if let Some(aggregate) = id.and_then(|id| wanted.get(&id)) {
+                    events.extend(self.to_event(namespace, aggregate, document));
+                }
+            }
+        }
+        if self.collections.len() > 1 {
+            events.sort_by_key(|event: &DeliveredEvent| event.sequence);
+        }
+        Ok(events)
     }
 
     /// The event with the document that a filter left of its own.

@@ -16,15 +16,17 @@ use super::commands::{self, WriteCommand};
 use super::cursor::Cursor;
 use super::cursor_document::read_cursor;
 use super::epoch_floor;
-use super::error::{DUPLICATE_KEY, Error};
+use super::error::{DOCUMENT_VALIDATION_FAILURE, DUPLICATE_KEY, Error};
 use super::identity::Identity;
+use super::model_set::ModelSet;
 use super::plan::{
-    ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatements, StatementOrigin, TransactionPlan,
-    TransactionPlanner,
+    ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatement, RefusedStatements, StatementOrigin,
+    TransactionPlan, TransactionPlanner,
 };
 use super::typed_index::EventIndex;
 use super::{CURSORS, PARKED_EVENTS};
 use crate::error_policy::{self, ErrorClass};
+use crate::failpoints::Failpoint;
 use crate::stored::cursors;
 
 /// The read-model database and the timeout of a transaction.
@@ -37,6 +39,7 @@ pub(super) struct TransactionStore {
 /// The events of one attempt and how to apply them.
 pub(super) struct TransactionAttempt<'a> {
     pub(super) rules: &'a ApplyRules,
+    pub(super) models: &'a ModelSet,
     pub(super) events: &'a [PendingEvent],
     pub(super) indices: &'a [EventIndex],
     pub(super) refused: &'a RefusedStatements,
@@ -53,7 +56,7 @@ pub(super) enum TransactionFailure {
     Transient(Error),
     /// The server will always refuse one statement: event and model, if it reported which.
     Refused {
-        culprit: Option<StatementOrigin>,
+        culprit: Option<RefusedStatement>,
         error: Error,
     },
     Fatal(Error),
@@ -108,9 +111,15 @@ impl TransactionStore {
         attempt: &TransactionAttempt<'_>,
     ) -> Result<TransactionPlan, TransactionFailure> {
         let cursors = self.read_cursors(session, attempt).await?;
-        let TransactionAttempt { rules, refused, .. } = *attempt;
+        let TransactionAttempt { rules, models, refused, .. } = *attempt;
+        // A pod of a later generation has applied models to these aggregates that this one does not know.
+        if cursors.values().any(|cursor| cursor.generation > models.generation)
+            && !Failpoint::NoGenerationCheck.is_enabled()
+        {
+            return Err(TransactionFailure::Transient(Error::Outdated));
+        }
         // The clock is only informational, in parked entries.
-        let planner = TransactionPlanner::new(rules, refused, cursors, DateTime::now());
+        let planner = TransactionPlanner::new(rules, models, refused, cursors, DateTime::now());
         let plan = planner.plan(attempt.events, attempt.indices);
         // Cursors first: a second holder of the session conflicts before the rest is sent.
         for cursors in commands::chunks_by_size(&plan.first_cursors) {
@@ -131,7 +140,7 @@ impl TransactionStore {
             commands::batched(&plan.statements)
         };
         for command in &commands {
-            self.write_models(session, &plan, command).await?;
+            self.write_models(session, models, &plan, command).await?;
         }
         Ok(plan)
     }
@@ -195,6 +204,10 @@ impl TransactionStore {
             Err(error) => return Err(self.classify_error(action, error)),
         };
         let Some((_, code)) = first_write_error(&reply) else { return Ok(()) };
+        // The fence: a later generation has begun.
+        if code == DOCUMENT_VALIDATION_FAILURE {
+            return Err(TransactionFailure::Transient(Error::Outdated));
+        }
         let error = Error::Statement { action, database: self.database.name().to_owned(), code };
         match error_policy::classify_mongo_code(code) {
             // A duplicate key: another pod inserted the cursor first; the retry will read it.
@@ -209,12 +222,17 @@ impl TransactionStore {
     async fn write_models(
         &self,
         session: &mut ClientSession,
+        models: &ModelSet,
         plan: &TransactionPlan,
         command: &WriteCommand,
     ) -> Result<(), TransactionFailure> {
         const ACTION: &str = "write read model";
         let document = command.to_document(&plan.statements);
-        let culprit = |statement: usize| plan.statements[statement].origin;
+        let culprit = |statement: usize| {
+            let StatementOrigin { event, model } = plan.statements[statement].origin;
+            let model = models.models[model.get()].projection.name().to_owned();
+            RefusedStatement { event, model }
+        };
         let single_culprit = || match command.statements[..] {
             [one] => Some(culprit(one)),
             _ => None,

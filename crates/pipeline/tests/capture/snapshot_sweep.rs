@@ -13,7 +13,7 @@ use pipeline::event::{ChangeEvent, Epoch, Operation, ResumeToken, Term};
 use pipeline::publish::message::EventMessageId;
 use pipeline::source::SourceConfig;
 use pipeline::view::{
-    Applier, ApplierSetup, ApplyOutcome, BatchEnd, CURSORS, DeliveredEvent, EventBody, Handle, OrderingMode,
+    Applier, ApplierSetup, ApplyOutcome, BatchEnd, CURSORS, DeliveredEvent, EventBody, Handle, ModelSet, OrderingMode,
     PositionKey, Projection, ReadModel, application_name, prepare,
 };
 use serde_json::json;
@@ -116,7 +116,7 @@ impl TestApplier {
             pipeline: pipeline.into(),
             mode: OrderingMode::Position,
             by_collection: true,
-            models,
+            models: ModelSet::fixed(models),
             history: None,
         });
         let applier = applier.unwrap();

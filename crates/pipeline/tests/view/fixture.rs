@@ -9,7 +9,7 @@ use mongodb::{Client, Database};
 use pipeline::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use pipeline::source::SourceConfig;
 use pipeline::view::{
-    AppliedBatch, Applier, ApplierSetup, ApplyOutcome, BatchEnd, Config, DeliveredEvent, EventBody, Handle,
+    AppliedBatch, Applier, ApplierSetup, ApplyOutcome, BatchEnd, Config, DeliveredEvent, EventBody, Handle, ModelSet,
     OrderingMode, ParkedStore, PipelineStart, PositionKey, Projection, ReadModel, SessionApplier, SourceDocuments,
     SourceEventReader, prepare,
 };
@@ -86,7 +86,7 @@ impl ViewFixture {
             pipeline: "shop".into(),
             mode: self.mode,
             by_collection: self.by_collection,
-            models: self.models.clone(),
+            models: ModelSet::fixed(self.models.clone()),
             history: Some(self.history()),
         }
     }
@@ -96,7 +96,7 @@ impl ViewFixture {
             (*self.views).clone(),
             "shop",
             false,
-            self.models.clone(),
+            ModelSet::fixed(self.models.clone()),
             Some(SourceDocuments::new(&self.source, &source_config())),
         )
     }

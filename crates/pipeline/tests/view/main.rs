@@ -6,6 +6,7 @@ mod failpoints;
 mod fixture;
 mod fold;
 mod gap_healing;
+mod generations;
 mod hostile_fold;
 mod hostile_values;
 mod model_validation;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mongodb::bson::Document;
-use pipeline::view::{ApplierSetup, BatchEnd, Config, DeliveredEvent, Handle, Projection, prepare};
+use pipeline::view::{ApplierSetup, BatchEnd, Config, DeliveredEvent, Handle, ModelSet, Projection, prepare};
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
 
@@ -40,7 +40,7 @@ async fn views_equal_the_fold_after_a_primary_failover() {
         pipeline: "shop".into(),
         mode: STRICT,
         by_collection: false,
-        models,
+        models: ModelSet::fixed(models),
         history: None,
     };
     let pod = TestApplier::start(setup);

@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::event::{AggregateId, Operation};
 use pipeline::view::{
     Applier, ApplierSetup, ApplyObserver, ApplyOutcome, ApplyTimestamps, BatchEnd, DeliveredEvent, Error, EventBody,
-    Projection, ProjectionError, ProjectionEvent, Statements,
+    ModelSet, Projection, ProjectionError, ProjectionEvent, Statements,
 };
 use serde_json::json;
 
@@ -148,7 +148,7 @@ async fn two_models_with_one_name_are_refused() {
         pipeline: "shop".into(),
         mode: fixture.mode,
         by_collection: false,
-        models,
+        models: ModelSet::fixed(models),
         history: None,
     };
     assert!(matches!(Applier::new(setup), Err(Error::DuplicateModelName(_))));

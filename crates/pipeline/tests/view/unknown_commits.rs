@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use mongodb::{Client, Database};
-use pipeline::view::{ApplierSetup, ApplyOutcome, BatchEnd, Config, prepare};
+use pipeline::view::{ApplierSetup, ApplyOutcome, BatchEnd, Config, ModelSet, prepare};
 use testkit::mongo::{ReplicaSet, ReplicaSetConfig};
 
 use crate::expected_fold::{day, fold, plain};
@@ -37,7 +37,7 @@ impl UnreliableServer {
             pipeline: "shop".into(),
             mode: STRICT,
             by_collection: false,
-            models,
+            models: ModelSet::fixed(models),
             history: None,
         });
         Self { client, views, pod, _set: set }

@@ -81,6 +81,7 @@ impl VerifyFixture {
 
     async fn verify(&self, scope: VerifyScope, repair: bool) -> (VerifyTotals, Vec<Finding>) {
         let dependencies = VerifyDependencies {
+            generation: 1,
             pipeline: "shop".into(),
             views: (*self.fixture.views).clone(),
             model: Arc::new(model("orders", &models()["orders"])),

@@ -8,12 +8,13 @@ use anyhow::bail;
 use mongodb::bson::Bson;
 use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
+use pipeline::generation::GenerationStore;
 use pipeline::source_walk::EventPages;
 use pipeline::verify::{
     Comparability, Difference, Finding, SkipReason, Verifier, VerifyDependencies, VerifyScope, VerifySink,
     VerifyTotals, comparability_of,
 };
-use pipeline::view::{Projection, ReadModel, SourceEventReader};
+use pipeline::view::{FIRST_GENERATION, Projection, ReadModel, ReadModelDeclaration, SourceEventReader};
 use serde_json::{Value as Json, json};
 
 use super::super::shared_args::ConfigArgs;
@@ -23,7 +24,6 @@ use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
 use crate::parked::format_bson;
-use crate::read_model_records::ReadModelRecordStore;
 use crate::signal::ShutdownSignal;
 use crate::{operator_log, output};
 
@@ -84,9 +84,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let model = find_model(&config, &args.name)?;
-    check_comparability(&config, &args.name)?;
-    warn_if_incomplete(&config, &args.name).await?;
+    let model = serving_model(&config, &args.name).await?;
     let verifier = Verifier::open(open_dependencies(&config, model).await?).await?;
     let mut stop = ShutdownSignal::new()?;
     let mut printer = FindingPrinter::new(&args);
@@ -133,9 +131,27 @@ pub(super) fn find_model(config: &Config, name: &str) -> anyhow::Result<Arc<Read
     Ok(Arc::clone(found.ok_or_else(unknown)?))
 }
 
-fn check_comparability(config: &Config, name: &str) -> anyhow::Result<()> {
-    let Some(declaration) = config.read_models.declared.declaration(name) else { return Ok(()) };
-    match comparability_of(&declaration, &config.source) {
+/// The version that pods apply; before the first pod, that of the configuration.
+async fn serving_model(config: &Config, name: &str) -> anyhow::Result<Arc<ReadModel>> {
+    let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
+    let generation = GenerationStore::new(&coordination, &config.pipeline).load().await?;
+    let Some(version) = generation.as_ref().and_then(|generation| generation.serving.get(name)) else {
+        let model = find_model(config, name)?;
+        if let Some(declaration) = config.read_models.declarations.get(name) {
+            check_comparability(config, name, declaration)?;
+        }
+        return Ok(model);
+    };
+    check_comparability(config, name, &version.declaration)?;
+    // A read model that lacks events differs, and that is no news.
+    if let Some((reason, _)) = version.incomplete {
+        print_error_line(format_args!("`{name}` is recorded as incomplete: {reason}; differences are expected"));
+    }
+    Ok(Arc::new(version.compile(name)?))
+}
+
+fn check_comparability(config: &Config, name: &str, declaration: &ReadModelDeclaration) -> anyhow::Result<()> {
+    match comparability_of(declaration, &config.source) {
         Comparability::ByAggregate => Ok(()),
         Comparability::AsWhole => bail!(
             ExitReason::Failed.with_message(format!("`{name}` is not comparable: several aggregates write a document"))
@@ -146,21 +162,14 @@ fn check_comparability(config: &Config, name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// A read model that lacks events differs, and that is no news.
-async fn warn_if_incomplete(config: &Config, name: &str) -> anyhow::Result<()> {
-    let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
-    let records = ReadModelRecordStore::new(&coordination, &config.pipeline).load().await?;
-    if let Some((reason, _)) = records.get(name).and_then(|record| record.incomplete) {
-        print_error_line(format_args!("`{name}` is recorded as incomplete: {reason}; differences are expected"));
-    }
-    Ok(())
-}
-
 /// The databases that a fold of this read model needs.
 pub(super) async fn open_dependencies(config: &Config, model: Arc<ReadModel>) -> anyhow::Result<VerifyDependencies> {
     let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", COMMAND_TIMEOUT).await?;
     let (pages, token) = open_source(config).await?;
+    let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
+    let generation = GenerationStore::new(&coordination, &config.pipeline).load().await?;
     Ok(VerifyDependencies {
+        generation: generation.map_or(FIRST_GENERATION, |generation| generation.number),
         pipeline: config.pipeline.clone(),
         views: views.database(&config.read_models.database),
         model,

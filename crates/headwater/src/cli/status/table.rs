@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use admin::PipelineStatus;
-use admin::status::{AuditRound, AuditState, AuditStatus, PodRole, ProblemSeverity, TermState, TermStatus};
+use admin::status::{AuditRound, AuditState, AuditStatus, GenerationStatus, PodRole, ProblemSeverity, TermState, TermStatus};
 
 use crate::cli::table::{plural, render_table};
 
@@ -39,6 +39,7 @@ fn write_summary(text: &mut String, status: &PipelineStatus) {
     line("parked", or_unknown(status.parked_aggregates().map(|count| plural(count, "aggregate"))));
     line("rejected", or_unknown(status.rejected_events().map(|count| plural(count, "event"))));
     line("dead letters", or_unknown(status.subscription.dead_letters));
+    line("read models", or_unknown(status.generation.as_ref().map(generation_text)));
     line("audit", status.audit.as_ref().map_or_else(|| UNKNOWN.to_owned(), audit_text));
 }
 
@@ -51,6 +52,14 @@ fn health_text(status: &PipelineStatus) -> String {
         Some(AuditState::Pending | AuditState::Walking | AuditState::Waiting | AuditState::Resting) | None => {
             health.to_owned()
         }
+    }
+}
+
+fn generation_text(generation: &GenerationStatus) -> String {
+    let GenerationStatus { number, stage, .. } = generation;
+    match (generation.built_aggregates, generation.total_aggregates) {
+        (Some(built), Some(total)) => format!("generation {number}, {stage}: {built} of about {total} aggregates"),
+        _ => format!("generation {number}, {stage}"),
     }
 }
 

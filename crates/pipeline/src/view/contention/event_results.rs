@@ -17,14 +17,14 @@ pub(in crate::view) enum EventResult {
 }
 
 /// One result per event of a group; unresolved events have none yet.
-pub(super) struct EventResults(Vec<Option<EventResult>>);
+pub(in crate::view) struct EventResults(Vec<Option<EventResult>>);
 
 impl EventResults {
-    pub(super) fn unresolved(events: usize) -> Self {
+    pub(in crate::view) fn unresolved(events: usize) -> Self {
         Self(vec![None; events])
     }
 
-    pub(super) fn set(&mut self, index: EventIndex, result: EventResult) {
+    pub(in crate::view) fn set(&mut self, index: EventIndex, result: EventResult) {
         self.0[index.get()] = Some(result);
     }
 
@@ -34,12 +34,12 @@ impl EventResults {
         }
     }
 
-    pub(super) fn unresolved_indices(&self) -> Vec<EventIndex> {
+    pub(in crate::view) fn unresolved_indices(&self) -> Vec<EventIndex> {
         let unresolved = self.0.iter().enumerate().filter(|(_, result)| result.is_none());
         unresolved.map(|(index, _)| EventIndex::new(index)).collect()
     }
 
-    pub(super) fn into_resolved(self) -> impl Iterator<Item = (EventIndex, EventResult)> {
+    pub(in crate::view) fn into_resolved(self) -> impl Iterator<Item = (EventIndex, EventResult)> {
         self.0.into_iter().enumerate().filter_map(|(index, result)| Some((EventIndex::new(index), result?)))
     }
 

@@ -25,6 +25,7 @@ use crate::view::applier_config::Config;
 use crate::view::counters::ApplyCounters;
 use crate::view::error::Error;
 use crate::view::identity::Identity;
+use crate::view::model_set::ModelSetMode;
 use crate::view::observer::{ApplyObserver, ApplyTimestamps};
 use crate::view::plan::{ApplyOutcome, ApplyRules, PendingEvent, PlannedOutcome};
 use crate::view::transaction::{TransactionAttempt, TransactionFailure, TransactionStore};
@@ -51,6 +52,8 @@ pub(in crate::view) struct TransactionGroupRunner {
 /// Short for a chance conflict, and never so long that a recovered server waits for us.
 const FIRST_BACKOFF: Duration = Duration::from_millis(4);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
+/// How long a group waits for the next generation before it tries again.
+const OUTDATED_WAIT: Duration = Duration::from_millis(500);
 
 impl TransactionGroupRunner {
     pub(in crate::view) fn new(
@@ -92,13 +95,13 @@ impl TransactionGroupRunner {
     }
 
     /// Sets every result that is available soon. Events without one need a locked document: see [`Self::resolve_blocked`].
-    pub(super) async fn resolve(&self, events: &[PendingEvent], results: &mut EventResults) {
+    pub(in crate::view) async fn resolve(&self, events: &[PendingEvent], results: &mut EventResults) {
         LoopStall::Applier.block_if_enabled().await;
         self.run_all(events, self.initial_sub_groups(events), results).await;
     }
 
     /// Resolves one aggregate on a locked document; after `retry_for` its events have failed.
-    pub(super) async fn resolve_blocked(
+    pub(in crate::view) async fn resolve_blocked(
         &self,
         events: &[PendingEvent],
         indices: Vec<EventIndex>,
@@ -183,10 +186,15 @@ impl TransactionGroupRunner {
         let mut failures = 0;
         let mut retry_guard = None;
         loop {
+            let Some(models) = self.stopping.run_until_cancelled(self.rules.models.usable()).await else {
+                return Err(TransactionFailure::Fatal(Error::Stopped));
+            };
             // A retry always reads the cursors: the failure may have been an existing one.
-            let trust_first_events = failures == 0 && self.first_events.is_trusted();
+            let is_live = models.mode == ModelSetMode::Live;
+            let trust_first_events = is_live && failures == 0 && self.first_events.is_trusted();
             let attempt = TransactionAttempt {
                 rules: &self.rules,
+                models: &models,
                 events,
                 indices,
                 refused,
@@ -196,7 +204,7 @@ impl TransactionGroupRunner {
             let started_at = wall_clock();
             let error = match self.store.attempt(attempt).await {
                 Ok((outcomes, counts)) => {
-                    self.counters.record_commit(&counts);
+                    self.counters.record_commit(&models, &counts);
                     self.notify_observer(events, &outcomes, started_at);
                     return Ok(outcomes);
                 }
@@ -213,6 +221,14 @@ impl TransactionGroupRunner {
                 return Err(TransactionFailure::Transient(error));
             }
             tracing::debug!(error = %error, events = indices.len(), "transaction failed; retrying");
+            if matches!(error, Error::Outdated) {
+                // Every group of this pod waits for the same: it needs no lock.
+                let loaded = self.rules.models.report_outdated(models.generation, OUTDATED_WAIT);
+                if self.stopping.run_until_cancelled(loaded).await.is_none() {
+                    return Err(TransactionFailure::Fatal(Error::Stopped));
+                }
+                continue;
+            }
             self.counters.totals.conflicts.fetch_add(1, Relaxed);
             // A blocked aggregate waits long and must not hold the lock. With the failpoint the lock would keep the second half of a batch
             // behind the first.

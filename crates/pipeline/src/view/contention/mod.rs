@@ -21,8 +21,11 @@ mod orphaned_transactions;
 mod session_applier;
 mod sub_group;
 
+pub(super) use event_results::{EventResult, EventResults};
 pub use gaps::Arrivals;
 pub(super) use group_commit_queue::{GroupCommitQueue, GroupLimits, TransactionGroup};
 pub(super) use group_runner::TransactionGroupRunner;
 pub(super) use open_group::OpenGroup;
+pub(crate) use orphaned_transactions::without_orphans;
 pub use session_applier::{AppliedBatch, BatchEnd, SessionApplier};
+pub(super) use sub_group::group_by_aggregate;

@@ -24,6 +24,18 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const CHECK_AFTER: Duration = Duration::from_millis(700);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Waits for an operation on whole collections, which waits for all open transactions. Aborts orphaned ones if it takes long.
+pub(crate) async fn without_orphans<T>(client: &Client, pipeline: &str, operation: impl Future<Output = T>) -> T {
+    let orphaned = OrphanedTransactions::new(pipeline);
+    tokio::pin!(operation);
+    loop {
+        match timeout(CHECK_AFTER, &mut operation).await {
+            Ok(done) => return done,
+            Err(_) => orphaned.abort(client).await,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct OrphanedTransactions {
     application_name: String,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::view::error::Error;
 use crate::view::identity::Identity;
-use crate::view::plan::{PendingEvent, RefusedStatements, StatementOrigin};
+use crate::view::plan::{PendingEvent, RefusedStatement, RefusedStatements};
 use crate::view::typed_index::EventIndex;
 
 /// Some events of a group; those of one aggregate are always together.
@@ -52,16 +52,16 @@ impl SubGroup {
     pub(super) fn isolate_refused(
         mut self,
         events: &[PendingEvent],
-        culprit: Option<StatementOrigin>,
+        culprit: Option<RefusedStatement>,
         error: &Error,
         sub_groups: &mut Vec<Self>,
     ) {
         let aggregates = group_by_aggregate(events, &self.indices);
-        if let ([_], Some(culprit), true) = (&aggregates[..], culprit, self.one_by_one) {
+        if let ([_], Some(culprit), true) = (&aggregates[..], &culprit, self.one_by_one) {
             // Refused twice, the second time alone: the next run parks it.
             let aggregate = &events[culprit.event].event.aggregate;
-            tracing::warn!(?aggregate, model = culprit.model.get(), error = %error.detail(), "event cannot be applied; parking its aggregate");
-            self.refused.insert(culprit, error.detail());
+            tracing::warn!(?aggregate, model = culprit.model, error = %error.detail(), "event cannot be applied; parking its aggregate");
+            self.refused.insert(culprit.clone(), error.detail());
             return sub_groups.push(self);
         }
         let culprit = culprit.map(|origin| &events[origin.event].identity);
@@ -78,7 +78,7 @@ impl SubGroup {
 }
 
 /// In the order of their first events.
-pub(super) fn group_by_aggregate(events: &[PendingEvent], indices: &[EventIndex]) -> Vec<Vec<EventIndex>> {
+pub(in crate::view) fn group_by_aggregate(events: &[PendingEvent], indices: &[EventIndex]) -> Vec<Vec<EventIndex>> {
     let mut known: HashMap<&Identity, usize> = HashMap::new();
     let mut aggregates: Vec<Vec<EventIndex>> = vec![];
     for index in indices {

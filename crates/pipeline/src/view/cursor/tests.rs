@@ -11,12 +11,10 @@ fn place(epoch: u64, token: u32) -> PositionKey {
 
 fn cursor(sequence: i64, position: PositionKey) -> Cursor {
     Cursor {
-        document_deleted: false,
         position: Some(position),
         sequence: Some(sequence),
-        first_sequence: None,
         event_id: Some(id(sequence).into()),
-        parked: BTreeMap::new(),
+        ..Cursor::default()
     }
 }
 

@@ -25,7 +25,7 @@ impl ParkedStore {
         model: &str,
         queued: &[Queued],
     ) -> Result<Result<(), (i64, String)>, TransactionFailure> {
-        let Some(projection) = self.models.iter().find(|known| known.name() == model) else {
+        let Some(projection) = self.models.find(model) else {
             return Err(TransactionFailure::Fatal(Error::UnknownModel(model.to_owned())));
         };
         for (done, (_, _, event)) in queued.iter().enumerate() {
@@ -34,7 +34,7 @@ impl ParkedStore {
                 return Ok(Err((done, "the body is not stored, and the source does not have it".to_owned())));
             };
             let EventBody::Document(document) = &event.body else { unreachable!("the event has a body") };
-            let statements = match project(&**projection, &ProjectionEvent::new(&event, document)) {
+            let statements = match project(projection, &ProjectionEvent::new(&event, document)) {
                 Ok(statements) => statements,
                 Err(detail) => return Ok(Err((done, detail))),
             };

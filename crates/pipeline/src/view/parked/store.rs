@@ -3,7 +3,7 @@
 //! Every change is a transaction that reads and writes the cursor of the aggregate, as the applier does. New events queue behind the
 //! others meanwhile, and an aggregate is parked until its queue is empty. Any process may do this; it needs no session.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
@@ -18,13 +18,15 @@ use crate::view::applier_config::Config;
 use crate::view::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_statement, read_cursor};
 use crate::view::delivered_event::DeliveredEvent;
 use crate::view::error::Error;
-use crate::view::projection::Projection;
+use crate::view::model_set::ModelSet;
 use crate::view::source_documents::SourceDocuments;
 use crate::view::transaction::{TransactionFailure, TransactionStore};
 use crate::view::{CURSORS, PARKED_EVENTS, commands};
 
 /// Events per transaction.
 const PAGE_EVENTS: i64 = 200;
+/// Entries of read models that no longer exist, in one go.
+const MAX_FORGOTTEN: i64 = 100_000;
 /// Retries of a transaction that conflicts with the applier at the cursor.
 const MAX_ATTEMPTS: u32 = 40;
 
@@ -35,7 +37,7 @@ pub(super) type Queued = (RawDocumentBuf, i64, DeliveredEvent);
 pub struct ParkedStore {
     pub(super) store: TransactionStore,
     naming: CursorIdScheme,
-    pub(super) models: Vec<Arc<dyn Projection>>,
+    pub(super) models: ModelSet,
     pub(super) source: Option<SourceDocuments>,
 }
 
@@ -73,8 +75,12 @@ enum ParkedQueueResult {
 
 /// What is done with the first events of the queue.
 pub(super) enum ParkedQueueOperation {
-    Replay { upto: Option<i64> },
+    Replay {
+        upto: Option<i64>,
+    },
     Discard(DiscardScope),
+    /// The read model no longer exists.
+    Forget,
 }
 
 impl ParkedStore {
@@ -82,7 +88,7 @@ impl ParkedStore {
         database: Database,
         pipeline: impl Into<String>,
         by_collection: bool,
-        models: Vec<Arc<dyn Projection>>,
+        models: ModelSet,
         source: Option<SourceDocuments>,
     ) -> Self {
         let store = TransactionStore { database, within: Config::default().transaction_within };
@@ -183,6 +189,26 @@ impl ParkedStore {
         }
     }
 
+    /// Removes the entries and events of read models other than these, which no longer exist. Returns how many entries there were.
+    pub async fn forget_others(&self, names: &BTreeSet<String>) -> Result<u64, Error> {
+        let mut forgotten = 0;
+        for ParkedAggregate { aggregate, collection, model, .. } in self.list(MAX_FORGOTTEN).await? {
+            if names.contains(&model) {
+                continue;
+            }
+            let namespace = Namespace::new("", collection.unwrap_or_default());
+            loop {
+                let operation = ParkedQueueOperation::Forget;
+                match self.run_step(&aggregate, &namespace, &model, &operation).await? {
+                    ParkedQueueResult::Done { remaining: Some(_), .. } => {}
+                    ParkedQueueResult::Done { .. } | ParkedQueueResult::Refused { .. } => break,
+                }
+            }
+            forgotten += 1;
+        }
+        Ok(forgotten)
+    }
+
     async fn run_step(
         &self,
         aggregate: &AggregateId,
@@ -251,6 +277,9 @@ impl ParkedStore {
         // This transaction also writes the cursor, so it conflicts with a concurrent one of the applier.
         let mut cursors = self.store.find_cursors(session, std::slice::from_ref(&id)).await?;
         let mut cursor = cursors.remove(&self.naming.identity(namespace, aggregate)).unwrap_or_default();
+        if cursor.generation > self.models.generation {
+            return Err(TransactionFailure::Transient(Error::Outdated));
+        }
         let stored = StoredCursorFields::of(&cursor);
         let Some(parked) = cursor.parked.get(model).cloned() else {
             return Err(TransactionFailure::Fatal(Error::NotParked(model.to_owned())));
@@ -258,7 +287,7 @@ impl ParkedStore {
         let limit = match operation {
             ParkedQueueOperation::Replay { upto } => upto.unwrap_or(PAGE_EVENTS),
             ParkedQueueOperation::Discard(DiscardScope::First) => 1,
-            ParkedQueueOperation::Discard(DiscardScope::All) => PAGE_EVENTS,
+            ParkedQueueOperation::Discard(DiscardScope::All) | ParkedQueueOperation::Forget => PAGE_EVENTS,
         };
         let queued =
             self.read_queue(session, self.queue_filter(aggregate, namespace, model, parked.head), limit).await?;
@@ -273,7 +302,7 @@ impl ParkedStore {
             Some(remaining) => drop(cursor.parked.insert(model.to_owned(), remaining.clone())),
             None => drop(cursor.parked.remove(model)),
         }
-        let statement = cursor_statement(&id, &cursor, stored);
+        let statement = cursor_statement(&id, &cursor, stored, &self.models);
         self.store
             .run_own_command(session, "write cursor", commands::update_command(CURSORS, [&statement].into_iter()))
             .await?;

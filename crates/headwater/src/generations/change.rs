@@ -1,0 +1,149 @@
+//! Pure: what comes after the present generation.
+
+use std::collections::BTreeMap;
+
+use mongodb::bson::DateTime;
+use pipeline::generation::{Generation, GenerationStage, ModelVersion, RequestKind};
+use pipeline::source::{SourceConfig, SourceKind};
+use pipeline::view::ReadModel;
+
+use super::proposal::{ModelProposal, incomplete_reason};
+
+/// What the leader does next.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum ChangeStep {
+    Nothing,
+    /// Stores this generation, and continues with its stage.
+    Store(Box<Generation>),
+    Cancel,
+}
+
+pub(crate) fn fingerprints_of(versions: &BTreeMap<String, ModelVersion>) -> BTreeMap<String, String> {
+    versions.iter().map(|(name, version)| (name.clone(), version.fingerprint.clone())).collect()
+}
+
+/// `agreed`: all live pods propose `proposal`, and have for a while. `automatic`: `read_models.on_change` is `rebuild`.
+pub(super) fn decide_change(
+    generation: &Generation,
+    proposal: &ModelProposal,
+    agreed: bool,
+    automatic: bool,
+    source: &SourceConfig,
+) -> ChangeStep {
+    let request = generation.request.as_ref();
+    let kind = request.map(|request| request.kind);
+    match generation.stage {
+        GenerationStage::Switching => ChangeStep::Nothing,
+        GenerationStage::Building => {
+            let is_declined = generation.declined.as_ref() == Some(&proposal.id());
+            let is_replaced = agreed && !is_declined && fingerprints_of(&generation.next) != proposal.fingerprints;
+            if kind == Some(RequestKind::Cancel) || is_replaced { ChangeStep::Cancel } else { ChangeStep::Nothing }
+        }
+        GenerationStage::Active => {
+            let named = request.map(|request| request.models.as_slice()).unwrap_or_default();
+            match kind {
+                Some(RequestKind::Rollback) => begin(generation, rolled_back(generation, named, source), |next| {
+                    next.declined = Some(proposal.id());
+                }),
+                Some(RequestKind::Rebuild) => {
+                    // What the configuration proposes, if it differs, and the named read models anew.
+                    let proposed = agreed.then_some(proposal);
+                    begin(generation, rebuilt(generation, proposed, named, source), |next| next.declined = None)
+                }
+                Some(RequestKind::Cancel | RequestKind::Accept) => {
+                    ChangeStep::Store(Box::new(Generation { request: None, ..generation.clone() }))
+                }
+                None => {
+                    let is_declined = generation.declined.as_ref() == Some(&proposal.id());
+                    if !agreed || !automatic || is_declined || generation.serves(&proposal.fingerprints) {
+                        return ChangeStep::Nothing;
+                    }
+                    begin(generation, next_versions(generation, proposal, source), |_| {})
+                }
+            }
+        }
+    }
+}
+
+fn begin(
+    generation: &Generation,
+    next: BTreeMap<String, ModelVersion>,
+    adjust: impl FnOnce(&mut Generation),
+) -> ChangeStep {
+    let mut begun = Generation {
+        number: generation.number + 1,
+        next,
+        problem: None,
+        since: Some(DateTime::now()),
+        build: mongodb::bson::Document::new(),
+        ..generation.clone()
+    };
+    // The request stays: it has the rate. The switch removes it.
+    let needs_build = begun.to_build().next().is_some();
+    begun.stage = if needs_build { GenerationStage::Building } else { GenerationStage::Switching };
+    adjust(&mut begun);
+    ChangeStep::Store(Box::new(begun))
+}
+
+/// The set of the proposal: what serves already stays, the rest is built.
+pub(crate) fn next_versions(
+    generation: &Generation,
+    proposal: &ModelProposal,
+    source: &SourceConfig,
+) -> BTreeMap<String, ModelVersion> {
+    let version = |(name, declaration, fingerprint): (&String, &_, &String)| {
+        let serving = generation.serving.get(name).filter(|serving| serving.fingerprint == *fingerprint);
+        let version = serving.cloned().unwrap_or_else(|| {
+            let built =
+                ModelVersion::to_build(name, Clone::clone(declaration), fingerprint.clone(), generation.number + 1);
+            buildable(generation, name, built, source)
+        });
+        (name.clone(), version)
+    };
+    proposal.versions().map(version).collect()
+}
+
+fn rebuilt(
+    generation: &Generation,
+    proposal: Option<&ModelProposal>,
+    named: &[String],
+    source: &SourceConfig,
+) -> BTreeMap<String, ModelVersion> {
+    let mut next = match proposal {
+        Some(proposal) => next_versions(generation, proposal, source),
+        None => generation.serving.clone(),
+    };
+    for (name, version) in next.iter_mut().filter(|(name, _)| named.contains(name)) {
+        let ModelVersion { declaration, fingerprint, .. } = version.clone();
+        let built = ModelVersion::to_build(name, declaration, fingerprint, generation.number + 1);
+        *version = buildable(generation, name, built, source);
+    }
+    next
+}
+
+fn rolled_back(generation: &Generation, named: &[String], source: &SourceConfig) -> BTreeMap<String, ModelVersion> {
+    let mut next = generation.serving.clone();
+    for (name, version) in next.iter_mut().filter(|(name, _)| named.contains(name)) {
+        let Some(ModelVersion { declaration, fingerprint, .. }) = generation.previous.get(name).cloned() else {
+            continue;
+        };
+        let built = ModelVersion::to_build(name, declaration, fingerprint, generation.number + 1);
+        *version = buildable(generation, name, built, source);
+    }
+    next
+}
+
+/// A version that cannot be built from this source serves at once, and lacks events.
+fn buildable(generation: &Generation, name: &str, version: ModelVersion, source: &SourceConfig) -> ModelVersion {
+    let can_build = match source.kind {
+        SourceKind::Events => source.sequence.is_some(),
+        SourceKind::Documents => {
+            ReadModel::compile(name, &version.declaration).is_ok_and(|model| model.is_buildable_from_documents())
+        }
+    };
+    if can_build {
+        return version;
+    }
+    let incomplete = Some((incomplete_reason(generation, name), DateTime::now()));
+    ModelVersion { incomplete, ..ModelVersion::first(name, version.declaration, version.fingerprint) }
+}

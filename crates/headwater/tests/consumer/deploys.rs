@@ -1,0 +1,31 @@
+//! A short `cargo xtask soak deploys` with its own seed; and the same with pods that ignore generations, which must not pass.
+
+use std::path::Path;
+
+use bench::soak::deploy_soak::{DeploySoakOptions, run};
+use pipeline::failpoints::Failpoint;
+
+use super::BINARY;
+
+#[tokio::test]
+async fn read_models_equal_a_fold_after_rolling_deploys() {
+    let options = DeploySoakOptions::short(31);
+    let result = run(Path::new(BINARY), &options).await.unwrap();
+    println!("{result}");
+    assert!(result.is_clean() && result.unexpected_exits.is_empty(), "{result}");
+    assert_eq!(result.missing(&options), [""; 0], "{result}");
+}
+
+#[tokio::test]
+async fn without_the_generation_check_deploys_are_found_out() {
+    for seed in 31..41 {
+        let mut options = DeploySoakOptions::short(seed);
+        options.base.failpoint = Some(Failpoint::NoGenerationCheck);
+        let result = run(Path::new(BINARY), &options).await.unwrap();
+        println!("{result}");
+        if !result.differences.is_empty() {
+            return;
+        }
+    }
+    panic!("no seed found the planted defect");
+}

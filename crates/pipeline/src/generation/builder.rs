@@ -1,0 +1,416 @@
+//! Builds the new versions of a generation from the source: every aggregate up to its cursor, while live events go on.
+//!
+//! The cursors are both the list of work and the proof of it: an aggregate is built when its cursor holds for the generation. So a build needs no
+//! progress of its own, and whichever pod continues it finds what is left. The transaction that builds an aggregate writes its cursor, and conflicts with
+//! a live event of that aggregate instead of racing it.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::{Client, Database};
+use tokio::time::{Instant, sleep};
+
+use super::cursor_walk::{CursorWalk, UnbuiltCursor};
+use super::document::Generation;
+use super::error::{Error, store_error};
+use crate::capture::{self, SourceFilter};
+use crate::checkpoint::{CheckpointPhase, CheckpointStore, MongoCheckpointStore};
+use crate::event::{AggregateId, Namespace, Operation, ResumeToken, Term};
+use crate::source::{SourceConfig, SourceKind};
+use crate::source_walk::EventPages;
+use crate::stored::Identity;
+use crate::view::{
+    self, BuildApplier, BuildApplierSetup, BuiltEvents, DeliveredEvent, EventBody, PipelineStart, SourceEventReader,
+};
+
+/// Cursors per page.
+const PAGE_CURSORS: i64 = 2_000;
+/// Events per transaction, about.
+const GROUP_EVENTS: i64 = 1_000;
+/// Documents per transaction.
+const GROUP_DOCUMENTS: usize = 200;
+/// Transactions at a time: the server has cores for live events as well.
+const CONCURRENT_GROUPS: usize = 4;
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+const CHECKPOINT_POLL: Duration = Duration::from_millis(250);
+/// Between two passes that built nothing because live events were faster.
+const PASS_PAUSE: Duration = Duration::from_millis(50);
+const MAX_IDLE_PASSES: u32 = 100;
+/// Aggregates named in the report.
+const MAX_NAMED: usize = 20;
+
+/// What a build reads and writes.
+#[derive(Clone)]
+pub struct BuildDependencies {
+    pub pipeline: String,
+    pub source: SourceConfig,
+    /// The server of the source.
+    pub server: Client,
+    /// For its filter.
+    pub capture: capture::Config,
+    pub start: PipelineStart,
+    pub views: Database,
+    pub coordination: Database,
+    pub view: view::Config,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BuildOptions {
+    /// Events per second; `None`: as fast as possible.
+    pub rate: Option<u32>,
+}
+
+/// Counts of a build since this pod took it up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BuildTotals {
+    /// Aggregates that the pipeline has, about.
+    pub total: u64,
+    pub aggregates: u64,
+    pub events: u64,
+    pub parked: u64,
+    /// Aggregates whose earlier events the source does not have, or not all of them.
+    pub missing: Vec<AggregateId>,
+    pub missing_count: u64,
+}
+
+/// Receives the totals about once a second. An error ends the build.
+pub trait BuildProgressReport: Send + Sync {
+    fn report(&self, totals: &BuildTotals) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// Builds one generation.
+pub struct Builder {
+    dependencies: BuildDependencies,
+    walk: CursorWalk,
+    applier: BuildApplier,
+    /// `None` for a source of documents.
+    history: Option<SourceEventReader>,
+    filter: Option<SourceFilter>,
+    checkpoints: MongoCheckpointStore,
+}
+
+impl Builder {
+    /// Whether the versions of this source can be built at all: an event without a sequence has no place before or after a cursor.
+    pub fn can_build(source: &SourceConfig) -> bool {
+        source.kind == SourceKind::Documents || source.sequence.is_some()
+    }
+
+    pub fn new(dependencies: BuildDependencies, generation: &Generation) -> Result<Self, Error> {
+        let BuildDependencies { pipeline, source, server, capture, views, coordination, view, start } = &dependencies;
+        let filter = SourceFilter::new(server, source, capture);
+        let applier = BuildApplier::new(BuildApplierSetup {
+            config: view.clone(),
+            database: views.clone(),
+            pipeline: pipeline.clone(),
+            mode: view.mode(source, *start, filter.is_some()),
+            by_collection: source.kind == SourceKind::Documents,
+            models: generation.build_set()?,
+        });
+        Ok(Self {
+            walk: CursorWalk::new(views, pipeline, generation.number),
+            history: SourceEventReader::new(&server.database(&source.database), source),
+            checkpoints: MongoCheckpointStore::new(coordination, pipeline, source.fingerprint()),
+            applier,
+            filter,
+            dependencies,
+        })
+    }
+
+    /// Runs until every cursor holds for the generation, except those of aggregates with missing events.
+    pub async fn run(&self, options: BuildOptions, report: &impl BuildProgressReport) -> Result<BuildTotals, Error> {
+        let build = BuildRun {
+            builder: self,
+            options,
+            token: self.stream_token().await?,
+            started: Instant::now(),
+            totals: Mutex::new(BuildTotals { total: self.walk.count().await?, ..BuildTotals::default() }),
+        };
+        let (mut idle_passes, mut events) = (0, 0);
+        loop {
+            let (seen, missing) = build.pass(report).await?;
+            let totals = build.totals();
+            report.report(&totals).await?;
+            idle_passes = if totals.events == events { idle_passes + 1 } else { 0 };
+            events = totals.events;
+            // The cursors that are left move on without events that the source has: another filter captured them.
+            if seen == missing || idle_passes > MAX_IDLE_PASSES {
+                return Ok(BuildTotals { missing_count: seen, ..totals });
+            }
+            sleep(PASS_PAUSE).await;
+        }
+    }
+
+    /// Marks aggregates that could not be built as if they were: the new versions begin with their next event.
+    pub async fn accept_missing(&self, generation: u64) -> Result<(), Error> {
+        let number = i64::try_from(generation).unwrap_or(i64::MAX);
+        loop {
+            let cursors = self.walk.next(None, PAGE_CURSORS).await?;
+            if cursors.is_empty() {
+                return Ok(());
+            }
+            let ids: Vec<Bson> = cursors.into_iter().map(|cursor| cursor.id).collect();
+            let marked = doc! { "$set": { "generation": number, "holds": number, "format": 2_i64 } };
+            let cursors = self.dependencies.views.collection::<Document>(view::CURSORS);
+            let unbuilt = doc! { "_id": { "$in": ids }, "holds": { "$not": { "$gte": number } } };
+            cursors.update_many(unbuilt, marked).await.map_err(store_error("accept missing events"))?;
+        }
+    }
+
+    /// The filter wants a token. While a snapshot runs there is none yet.
+    async fn stream_token(&self) -> Result<Option<ResumeToken>, Error> {
+        if self.filter.is_none() {
+            return Ok(None);
+        }
+        loop {
+            let checkpoint = self.checkpoints.load().await?;
+            if let Some(CheckpointPhase::Stream { token }) = checkpoint.map(|checkpoint| checkpoint.phase) {
+                return Ok(Some(token));
+            }
+            sleep(CHECKPOINT_POLL).await;
+        }
+    }
+}
+
+/// A build in progress.
+struct BuildRun<'a> {
+    builder: &'a Builder,
+    options: BuildOptions,
+    token: Option<ResumeToken>,
+    started: Instant,
+    totals: Mutex<BuildTotals>,
+}
+
+/// The result of one group: aggregates without all their events, and what was applied.
+#[derive(Default)]
+struct BuiltGroup {
+    events: BuiltEvents,
+    missing: Vec<AggregateId>,
+    aggregates: u64,
+}
+
+impl BuildRun<'_> {
+    fn totals(&self) -> BuildTotals {
+        self.totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Goes through the unbuilt cursors once. Returns how many there were, and how many of them miss events.
+    async fn pass(&self, report: &impl BuildProgressReport) -> Result<(u64, u64), Error> {
+        {
+            let mut totals = self.totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            (totals.missing, totals.missing_count) = (vec![], 0);
+        }
+        let (mut after, mut seen) = (None, 0);
+        let mut reported = Instant::now();
+        loop {
+            let page = self.builder.walk.next(after.as_ref(), PAGE_CURSORS).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.id.clone());
+            seen += page.len() as u64;
+            let mut groups = stream::iter(group_cursors(page))
+                .map(|group| self.build_group(group))
+                .buffer_unordered(CONCURRENT_GROUPS);
+            while let Some(group) = groups.try_next().await? {
+                self.add(group);
+                if reported.elapsed() >= PROGRESS_INTERVAL {
+                    reported = Instant::now();
+                    report.report(&self.totals()).await?;
+                }
+                self.throttle().await;
+            }
+        }
+        Ok((seen, self.totals().missing_count))
+    }
+
+    fn add(&self, group: BuiltGroup) {
+        let mut totals = self.totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        totals.events += group.events.applied + group.events.parked;
+        totals.parked += group.events.parked;
+        totals.aggregates += group.aggregates;
+        totals.missing_count += group.missing.len() as u64;
+        let room = MAX_NAMED.saturating_sub(totals.missing.len());
+        totals.missing.extend(group.missing.into_iter().take(room));
+    }
+
+    async fn throttle(&self) {
+        let Some(rate) = self.options.rate.filter(|rate| *rate > 0) else { return };
+        let due = Duration::from_secs_f64(self.totals().events as f64 / f64::from(rate));
+        sleep(due.saturating_sub(self.started.elapsed())).await;
+    }
+
+    async fn build_group(&self, cursors: Vec<UnbuiltCursor>) -> Result<BuiltGroup, Error> {
+        match &self.builder.history {
+            None => self.build_documents(cursors).await,
+            Some(history) if cursors.len() == 1 => self.build_long(history, &cursors[0]).await,
+            Some(history) => self.build_events(history, cursors).await,
+        }
+    }
+
+    /// Aggregates of few events, all in one transaction.
+    async fn build_events(
+        &self,
+        history: &SourceEventReader,
+        cursors: Vec<UnbuiltCursor>,
+    ) -> Result<BuiltGroup, Error> {
+        let mut group = BuiltGroup { aggregates: cursors.len() as u64, ..BuiltGroup::default() };
+        let upto = cursors.iter().filter_map(|cursor| cursor.sequence).max().unwrap_or(i64::MIN);
+        let aggregates: Vec<AggregateId> = cursors.iter().map(|cursor| cursor.aggregate.clone()).collect();
+        let events = history.read_aggregates(&aggregates, upto).await?;
+        let mut by_aggregate: HashMap<Identity, Vec<DeliveredEvent>> = HashMap::with_capacity(cursors.len());
+        for event in events {
+            by_aggregate.entry(Identity::of(event.aggregate.value())).or_default().push(event);
+        }
+        let mut submitted = vec![];
+        for cursor in cursors {
+            let mut events = by_aggregate.remove(&Identity::of(cursor.aggregate.value())).unwrap_or_default();
+            events.retain(|event| event.sequence <= cursor.sequence && event.sequence >= cursor.first_sequence);
+            if self.is_whole(&cursor, None, &events) && events.last().is_some_and(|it| it.sequence == cursor.sequence) {
+                submitted.extend(events);
+            } else {
+                group.missing.push(cursor.aggregate);
+            }
+        }
+        group.events = self.submit(history, submitted).await?;
+        Ok(group)
+    }
+
+    /// An aggregate of many events, page by page.
+    async fn build_long(&self, history: &SourceEventReader, cursor: &UnbuiltCursor) -> Result<BuiltGroup, Error> {
+        let mut group = BuiltGroup { aggregates: 1, ..BuiltGroup::default() };
+        let missing = |group: BuiltGroup| BuiltGroup { missing: vec![cursor.aggregate.clone()], ..group };
+        let Some(upto) = cursor.sequence else { return Ok(missing(group)) };
+        let mut built = cursor.built;
+        loop {
+            let from = built.map_or_else(|| cursor.first_sequence.unwrap_or(i64::MIN), |built| built.saturating_add(1));
+            let page = history.read_range(&cursor.aggregate, from, upto).await?;
+            let last = page.last().and_then(|event| event.sequence);
+            let Some(last) = last.filter(|_| self.is_whole(cursor, built, &page)) else { return Ok(missing(group)) };
+            let applied = self.submit(history, page).await?;
+            group.events.applied += applied.applied;
+            group.events.parked += applied.parked;
+            if last >= upto {
+                return Ok(group);
+            }
+            built = Some(last);
+        }
+    }
+
+    /// Whether the source has the events without a hole, from the first one on. With a filter, holes are usual.
+    fn is_whole(&self, cursor: &UnbuiltCursor, built: Option<i64>, events: &[DeliveredEvent]) -> bool {
+        if self.builder.filter.is_some() {
+            return true;
+        }
+        let first = cursor.first_sequence.unwrap_or(self.builder.dependencies.view.first_sequence);
+        let mut at = built.map_or(first, |built| built.saturating_add(1));
+        events.iter().enumerate().all(|(number, event)| {
+            let Some(sequence) = event.sequence else { return false };
+            // An aggregate may begin lower. Two events of one sequence are two histories; such an aggregate is parked.
+            let fits = sequence == at || (number == 0 && built.is_none() && sequence < at) || sequence + 1 == at;
+            at = sequence.saturating_add(1);
+            fits
+        })
+    }
+
+    async fn submit(&self, history: &SourceEventReader, events: Vec<DeliveredEvent>) -> Result<BuiltEvents, Error> {
+        let pages = EventPages::new(history.clone(), self.builder.filter.clone());
+        let events = pages.filter(events, self.token.as_ref()).await?;
+        if events.is_empty() {
+            return Ok(BuiltEvents::default());
+        }
+        self.builder.applier.apply(events).await.map_err(Error::Apply)
+    }
+
+    /// The documents as the source has them now, each later than its cursor. Later changes follow as live events.
+    async fn build_documents(&self, cursors: Vec<UnbuiltCursor>) -> Result<BuiltGroup, Error> {
+        let source = &self.builder.dependencies.source;
+        let database = self.builder.dependencies.server.database(&source.database);
+        let mut by_collection: HashMap<String, Vec<UnbuiltCursor>> = HashMap::new();
+        let aggregates = cursors.len() as u64;
+        for cursor in cursors {
+            by_collection.entry(cursor.collection.clone().unwrap_or_default()).or_default().push(cursor);
+        }
+        let mut events = vec![];
+        for (collection, cursors) in by_collection {
+            let namespace = std::sync::Arc::new(Namespace::new(&source.database, &collection));
+            let keys: Vec<Bson> = cursors.iter().map(|cursor| cursor.aggregate.value().clone()).collect();
+            let documents = database.collection::<RawDocumentBuf>(&collection);
+            let found = documents.find(doc! { "_id": { "$in": keys } });
+            let found = found.read_concern(ReadConcern::majority());
+            let found = found.selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary)).await;
+            let found = match found {
+                Ok(found) => found.try_collect::<Vec<_>>().await,
+                Err(error) => Err(error),
+            };
+            let mut documents = HashMap::new();
+            for document in found.map_err(store_error("read documents of the source"))? {
+                if let Some(id) = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()) {
+                    documents.insert(Identity::of(&id), document);
+                }
+            }
+            for cursor in cursors {
+                let document = documents.remove(&Identity::of(cursor.aggregate.value()));
+                events.push(document_event(&namespace, cursor, document));
+            }
+        }
+        let events = self.builder.applier.apply(events).await.map_err(Error::Apply)?;
+        Ok(BuiltGroup { events, aggregates, ..BuiltGroup::default() })
+    }
+}
+
+/// Long aggregates are groups of their own.
+fn group_cursors(cursors: Vec<UnbuiltCursor>) -> Vec<Vec<UnbuiltCursor>> {
+    let mut groups: Vec<Vec<UnbuiltCursor>> = vec![];
+    let (mut group, mut events) = (vec![], 0);
+    for cursor in cursors {
+        let expected = cursor.sequence.unwrap_or(1).saturating_sub(cursor.first_sequence.unwrap_or(0)).max(1);
+        // Half-built ones continue where they are.
+        if expected > GROUP_EVENTS || cursor.built.is_some() {
+            groups.push(vec![cursor]);
+            continue;
+        }
+        if events + expected > GROUP_EVENTS || group.len() >= GROUP_DOCUMENTS {
+            groups.push(std::mem::take(&mut group));
+            events = 0;
+        }
+        events += expected;
+        group.push(cursor);
+    }
+    if !group.is_empty() {
+        groups.push(group);
+    }
+    groups
+}
+
+fn document_event(
+    namespace: &std::sync::Arc<Namespace>,
+    cursor: UnbuiltCursor,
+    document: Option<RawDocumentBuf>,
+) -> DeliveredEvent {
+    let operation = if document.is_some() { Operation::Snapshot } else { Operation::Delete };
+    let event_type = document.is_none().then(|| "delete".to_owned());
+    let mut only_id = RawDocumentBuf::new();
+    if document.is_none()
+        && let Ok(id) = mongodb::bson::RawBson::try_from(cursor.aggregate.value().clone())
+    {
+        only_id.append(mongodb::bson::raw::cstr!("_id"), id);
+    }
+    DeliveredEvent {
+        message_id: String::new(),
+        operation,
+        namespace: namespace.clone(),
+        key: cursor.aggregate.value().clone(),
+        aggregate: cursor.aggregate,
+        event_type,
+        sequence: None,
+        position: cursor.position,
+        term: Term::new(0),
+        body: EventBody::Document(document.unwrap_or(only_id)),
+        committed: None,
+        delivery_count: 0,
+        dead_lettered: false,
+        trace: None,
+    }
+}

@@ -1,0 +1,128 @@
+//! Prepares the collections of a build, and switches them on. Every step may be repeated by any pod.
+
+use std::collections::BTreeMap;
+
+use mongodb::Database;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::document::{BUILD_PREFIX, Generation, GenerationStage, ModelVersion};
+use super::error::{Error, store_error};
+use super::fence::raise_fence;
+use super::store::GenerationStore;
+use crate::view;
+
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
+/// Creates the collections and indexes of the versions that are built. An index that cannot be made fails here, before the build.
+pub async fn prepare_build(views: &Database, pipeline: &str, generation: &Generation) -> Result<(), Error> {
+    for (name, version) in generation.to_build() {
+        let models = [Box::new(version.compile(name)?) as Box<dyn view::Projection>];
+        view::without_orphans(views.client(), pipeline, view::prepare(views, &models)).await?;
+    }
+    Ok(())
+}
+
+/// Fences off earlier generations, renames the built collections, and activates the generation. Returns the active one, or `None` if another pod
+/// was faster.
+pub async fn complete_switch(
+    store: &GenerationStore,
+    views: &Database,
+    switching: Generation,
+) -> Result<Option<Generation>, Error> {
+    debug_assert_eq!(switching.stage, GenerationStage::Switching);
+    raise_fence(views, store.pipeline(), switching.number).await?;
+    let mut next = switching.next.clone();
+    for (name, version) in &mut next {
+        if version.collection != *name {
+            view::without_orphans(views.client(), store.pipeline(), rename(views, &version.collection, name)).await?;
+            version.collection.clone_from(name);
+        }
+    }
+    let removed = |versions: &BTreeMap<String, ModelVersion>| {
+        let gone = versions.iter().filter(|(name, _)| !next.contains_key(*name));
+        gone.map(|(name, version)| (name.clone(), version.clone())).collect::<BTreeMap<_, _>>()
+    };
+    let mut kept = removed(&switching.kept);
+    kept.extend(removed(&switching.serving));
+    let replaced = switching.serving.iter().filter(|(name, version)| next.get(*name).is_some_and(|it| it != *version));
+    let mut previous = switching.previous.clone();
+    previous.extend(replaced.map(|(name, version)| (name.clone(), version.clone())));
+    let active = Generation {
+        stage: GenerationStage::Active,
+        serving: next,
+        next: BTreeMap::new(),
+        kept,
+        previous,
+        request: None,
+        problem: None,
+        since: Some(mongodb::bson::DateTime::now()),
+        ..switching
+    };
+    store.replace(active).await
+}
+
+/// Readers find documents at every moment: the rename replaces the collection in one step. Repeated: the built collection is gone, and done.
+async fn rename(views: &Database, from: &str, to: &str) -> Result<(), Error> {
+    let namespace = |collection: &str| format!("{}.{collection}", views.name());
+    let command = doc! {
+        "renameCollection": namespace(from), "to": namespace(to), "dropTarget": true,
+        "writeConcern": { "w": "majority" },
+    };
+    match views.client().database("admin").run_command(command).await {
+        Ok(_) => Ok(()),
+        Err(error) if mongo_error::error_code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(()),
+        Err(error) => Err(store_error("rename the built collection")(error)),
+    }
+}
+
+/// Drops the collections of builds that were cancelled. `active`: no build is under way.
+pub async fn drop_builds(views: &Database, active: &Generation) -> Result<(), Error> {
+    let failed = store_error("list the collections of cancelled builds");
+    let names = views.list_collection_names().filter(doc! { "name": { "$regex": format!("^{BUILD_PREFIX}") } });
+    for collection in names.await.map_err(failed)? {
+        let number = collection.strip_prefix(BUILD_PREFIX).and_then(|rest| rest.split_once('_'));
+        // Another pipeline in this database may build now, in a generation of its own: its read models have other names.
+        let is_own = |name: &str| {
+            [&active.serving, &active.kept, &active.previous].iter().any(|versions| versions.contains_key(name))
+                || active.declined.as_ref().is_some_and(|declined| declined.contains(&format!("{name}=")))
+        };
+        if let Some((number, name)) = number
+            && number.parse::<u64>().is_ok_and(|number| number <= active.number)
+            && is_own(name)
+        {
+            let dropped = views.collection::<Document>(&collection).drop().await;
+            dropped.map_err(store_error("drop the collection of a cancelled build"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A build needs as much space as the present collections of its read models. `None`: there is enough, or the server does not say.
+pub async fn free_space_problem(views: &Database, generation: &Generation) -> Result<Option<String>, Error> {
+    let stats = views.run_command(doc! { "dbStats": 1 }).await.map_err(store_error("read the size of the database"))?;
+    let figure = |document: &Document, field: &str| match document.get(field) {
+        Some(Bson::Double(value)) => Some(*value),
+        Some(Bson::Int64(value)) => Some(*value as f64),
+        Some(Bson::Int32(value)) => Some(f64::from(*value)),
+        _ => None,
+    };
+    let (Some(total), Some(used)) = (figure(&stats, "fsTotalSize"), figure(&stats, "fsUsedSize")) else {
+        return Ok(None);
+    };
+    let mut needed = 0.0;
+    for (name, _) in generation.to_build() {
+        // A collection that does not exist has no size.
+        if let Ok(stats) = views.run_command(doc! { "collStats": name }).await {
+            needed += figure(&stats, "storageSize").unwrap_or(0.0) + figure(&stats, "totalIndexSize").unwrap_or(0.0);
+        }
+    }
+    let free = total - used;
+    let mebibytes = |bytes: f64| (bytes / 1_048_576.0).round();
+    Ok((needed > free).then(|| {
+        format!(
+            "not enough disk space: the build needs about {} MiB, and {} MiB are free",
+            mebibytes(needed),
+            mebibytes(free)
+        )
+    }))
+}

@@ -1,0 +1,84 @@
+//! Applies earlier events to the read models of a build, with the transactions, retries and splits of the live applier.
+
+use std::sync::Arc;
+
+use mongodb::Database;
+
+use super::applier_config::{Config, OnPoison};
+use super::contention::{EventResult, EventResults, TransactionGroupRunner, group_by_aggregate};
+use super::counters::ApplyCounters;
+use super::cursor::OrderingMode;
+use super::cursor_document::CursorIdScheme;
+use super::delivered_event::DeliveredEvent;
+use super::error::Error;
+use super::model_set::{CurrentModels, ModelSet};
+use super::plan::{ApplyOutcome, ApplyRules, PendingEvent, PlannedOutcome};
+use super::transaction::TransactionStore;
+
+/// What a build applier needs.
+pub struct BuildApplierSetup {
+    pub config: Config,
+    pub database: Database,
+    pub pipeline: String,
+    pub mode: OrderingMode,
+    pub by_collection: bool,
+    /// In [`ModelSetMode::Build`](super::ModelSetMode).
+    pub models: ModelSet,
+}
+
+/// Submitted events must include, for each aggregate, all that the build has not applied yet from its progress on.
+pub struct BuildApplier {
+    runner: TransactionGroupRunner,
+}
+
+/// What became of the submitted events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BuiltEvents {
+    pub applied: u64,
+    pub parked: u64,
+    /// Built before, or left to the live applier.
+    pub passed_over: u64,
+}
+
+impl BuildApplier {
+    pub fn new(setup: BuildApplierSetup) -> Self {
+        let BuildApplierSetup { config, database, pipeline, mode, by_collection, models } = setup;
+        let counters = Arc::new(ApplyCounters::new(models.names()));
+        let rules = ApplyRules {
+            naming: CursorIdScheme { pipeline, by_collection },
+            mode,
+            models: CurrentModels::new(models),
+            dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
+            park_at_delivery: u32::MAX.into(),
+        };
+        let store = TransactionStore { database, within: config.transaction_within };
+        Self { runner: TransactionGroupRunner::new(&config, store, rules, counters) }
+    }
+
+    /// Applies the events in one transaction, or several if some cannot be applied.
+    pub async fn apply(&self, events: Vec<DeliveredEvent>) -> Result<BuiltEvents, Arc<Error>> {
+        let rules = self.runner.rules();
+        let events: Vec<PendingEvent> = events.into_iter().map(|event| PendingEvent::new(event, rules)).collect();
+        let mut results = EventResults::unresolved(events.len());
+        self.runner.resolve(&events, &mut results).await;
+        for indices in group_by_aggregate(&events, &results.unresolved_indices()) {
+            for (index, result) in self.runner.resolve_blocked(&events, indices).await {
+                results.set(index, result);
+            }
+        }
+        let mut built = BuiltEvents::default();
+        for (_, result) in results.into_resolved() {
+            match result {
+                EventResult::Planned(PlannedOutcome::Done(ApplyOutcome::Applied)) => built.applied += 1,
+                EventResult::Planned(PlannedOutcome::Done(ApplyOutcome::Parked | ApplyOutcome::DeadLetter)) => {
+                    built.parked += 1;
+                }
+                EventResult::Planned(_) => built.passed_over += 1,
+                EventResult::Failed(error) => return Err(error),
+                // The cursor knows: the caller reads it again.
+                EventResult::Unknown => built.passed_over += 1,
+            }
+        }
+        Ok(built)
+    }
+}
