@@ -166,8 +166,8 @@ fn warning(code: &str, text: String) -> PipelineProblem {
 mod tests {
     use super::*;
     use crate::status::{
-        AuditRound, AuditState, AuditStatus, CheckpointStatus, CollectionInfo, LeaderStatus, ParkedCount, PodProblem,
-        PodRole, PodStatus, ReadModelStatus, RejectedCount,
+        AuditRound, AuditState, AuditStatus, CheckpointStatus, CollectionInfo, GenerationStatus, LeaderStatus,
+        ParkedCount, PodProblem, PodRole, PodStatus, ReadModelStatus, RejectedCount,
     };
     use crate::time::WallTime;
 

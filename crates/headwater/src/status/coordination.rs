@@ -6,11 +6,13 @@ use std::future::Future;
 
 use admin::WallTime;
 use admin::status::{
-    AuditStatus, CheckpointStatus, IncompleteReadModel, LeaderStatus, SubscriptionStatus, TermState, TermStatus, GenerationStatus};
+    AuditStatus, CheckpointStatus, GenerationStatus, IncompleteReadModel, LeaderStatus, SubscriptionStatus, TermState,
+    TermStatus,
+};
 use lease::mongo::COLLECTION as LEASES;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
-use pipeline::generation::{Generation, GenerationStage};
 use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
+use pipeline::generation::{Generation, GenerationStage};
 use tokio::time::timeout;
 
 use super::{READ_TIMEOUT, StatusCollector, THE_LEASE};
@@ -81,7 +83,18 @@ impl StatusCollector {
             (BTreeMap::new(), None)
         });
         let newest = newest.flatten();
-        CoordinationSnapshot { leader, checkpoint, pods, terms, newest, subscription, audit, incomplete, generation, unavailable }
+        CoordinationSnapshot {
+            leader,
+            checkpoint,
+            pods,
+            terms,
+            newest,
+            subscription,
+            audit,
+            incomplete,
+            generation,
+            unavailable,
+        }
     }
 
     /// Incomplete read models, and the generation. `None` if it cannot be read.

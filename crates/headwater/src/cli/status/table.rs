@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use admin::PipelineStatus;
-use admin::status::{AuditRound, AuditState, AuditStatus, GenerationStatus, PodRole, ProblemSeverity, TermState, TermStatus};
+use admin::status::{
+    AuditRound, AuditState, AuditStatus, GenerationStatus, PodRole, ProblemSeverity, TermState, TermStatus,
+};
 
 use crate::cli::table::{plural, render_table};
 
