@@ -126,7 +126,7 @@ impl DashboardActions {
                 let done = format!("{} applied to {model}; {name} is no longer parked", count_events(events));
                 Ok(ActionDone { done })
             }
-            Err(error) => Err(conflict(&anyhow::Error::new(error).context(format!("{name} stays parked in {model}")))),
+            Err(error) => Err(conflict(&error.context(format!("{name} stays parked in {model}")))),
         }
     }
 
@@ -138,7 +138,7 @@ impl DashboardActions {
             "operator discards parked events of one aggregate over HTTP"
         );
         let what = if selector.all { DiscardScope::All } else { DiscardScope::First };
-        let events = self.parked_commands.discard(&found, what).await.map_err(|error| conflict(&error.into()))?;
+        let events = self.parked_commands.discard(&found, what).await.map_err(|error| conflict(&error))?;
         let (name, model) = (format_id(&found.aggregate), &found.model);
         self.record("parked discard", &format!("{events} of {name} in `{model}`")).await;
         Ok(ActionDone { done: describe_discard(events, &name, model) })

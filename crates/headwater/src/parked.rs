@@ -1,12 +1,18 @@
 //! The parked aggregates of one pipeline, with ids as operators write them. Used by `headwater parked` and by the dashboard.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use mongodb::Database;
 use mongodb::bson::Bson;
 use pipeline::event::{AggregateId, Namespace};
+use pipeline::generation::{GenerationStage, GenerationStore};
 use pipeline::source::{SourceConfig, SourceKind};
-use pipeline::view::{DeliveredEvent, DiscardScope, Error, ParkedAggregate, ParkedStore, SourceDocuments};
+use pipeline::view::{
+    DeliveredEvent, DiscardScope, Error, ModelSet, ParkedAggregate, ParkedStore, Projection, SourceDocuments,
+    is_version_of,
+};
 
 use crate::config::Config;
 use crate::exit::ExitReason;
@@ -16,32 +22,62 @@ const MAX_SEARCHED: i64 = 100_000;
 
 /// The parked store of one pipeline, and the source that names its collections.
 pub(crate) struct ParkedCommands {
-    store: ParkedStore,
+    views: Database,
+    pipeline: String,
     source: SourceConfig,
+    documents: SourceDocuments,
+    generations: GenerationStore,
+    /// Those of the configuration, before the first pod.
+    declared: Vec<Arc<dyn Projection>>,
 }
 
 impl ParkedCommands {
-    /// `timeout`: the server selection timeout of MongoDB.
+    /// Connects lazily. `timeout`: the server selection timeout of MongoDB.
     pub(crate) async fn open(config: &Config, timeout: Duration) -> anyhow::Result<Self> {
         let dependencies = crate::connect::producer_dependencies(config, timeout).await?;
         let views = crate::connect::mongo_client(&config.read_models.uri, "read_models.uri", timeout).await?;
-        let models = crate::connect::model_set(config, &dependencies.coordination).await?;
-        let source = SourceDocuments::new(&dependencies.server.database(&config.source.database), &config.source);
-        let by_collection = config.source.kind == SourceKind::Documents;
-        let database = views.database(&config.read_models.database);
-        let store = ParkedStore::new(database, &config.pipeline, by_collection, models, Some(source));
-        Ok(Self { store, source: config.source.clone() })
+        let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
+        Ok(Self {
+            views: views.database(&config.read_models.database),
+            pipeline: config.pipeline.clone(),
+            documents: SourceDocuments::new(&dependencies.server.database(&config.source.database), &config.source),
+            source: config.source.clone(),
+            generations: GenerationStore::new(&dependencies.coordination, &config.pipeline),
+            declared: models.collect(),
+        })
+    }
+
+    fn store(&self, models: ModelSet) -> ParkedStore {
+        let by_collection = self.source.kind == SourceKind::Documents;
+        ParkedStore::new(self.views.clone(), &self.pipeline, by_collection, models, Some(self.documents.clone()))
+    }
+
+    /// For lists: nothing is applied.
+    fn listing(&self) -> ParkedStore {
+        self.store(ModelSet::fixed(vec![]))
+    }
+
+    /// With the read models that pods apply now.
+    async fn current_store(&self) -> anyhow::Result<ParkedStore> {
+        let models = match self.generations.load().await? {
+            None => ModelSet::fixed(self.declared.clone()),
+            Some(generation) if generation.stage == GenerationStage::Switching => {
+                bail!("the read models are being switched; try again in a moment")
+            }
+            Some(generation) => generation.model_set()?,
+        };
+        Ok(self.store(models))
     }
 
     pub(crate) async fn list(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
-        self.store.list(limit).await
+        self.listing().list(limit).await
     }
 
     /// By its displayed id, or by its typed id. The read model may be omitted if the aggregate is parked in only one.
     pub(crate) async fn find(&self, aggregate: &str, model: Option<&str>) -> anyhow::Result<ParkedAggregate> {
-        let list = self.store.list(MAX_SEARCHED).await?;
+        let list = self.listing().list(MAX_SEARCHED).await?;
         let named = |waiting: &ParkedAggregate| {
-            let model = model.is_none_or(|model| names_model(model, &waiting.model));
+            let model = model.is_none_or(|model| is_version_of(&waiting.model, model));
             model && (format_id(&waiting.aggregate) == aggregate || format_typed_id(&waiting.aggregate) == aggregate)
         };
         let mut found: Vec<_> = list.into_iter().filter(named).collect();
@@ -66,15 +102,17 @@ impl ParkedCommands {
     }
 
     pub(crate) async fn show(&self, waiting: &ParkedAggregate, limit: i64) -> Result<Vec<DeliveredEvent>, Error> {
-        self.store.list_events(&waiting.aggregate, &self.namespace(waiting), &waiting.model, limit).await
+        self.listing().list_events(&waiting.aggregate, &self.namespace(waiting), &waiting.model, limit).await
     }
 
-    pub(crate) async fn retry(&self, waiting: &ParkedAggregate) -> Result<u64, Error> {
-        self.store.retry(&waiting.aggregate, &self.namespace(waiting), &waiting.model).await
+    pub(crate) async fn retry(&self, waiting: &ParkedAggregate) -> anyhow::Result<u64> {
+        let store = self.current_store().await?;
+        Ok(store.retry(&waiting.aggregate, &self.namespace(waiting), &waiting.model).await?)
     }
 
-    pub(crate) async fn discard(&self, waiting: &ParkedAggregate, what: DiscardScope) -> Result<u64, Error> {
-        self.store.discard(&waiting.aggregate, &self.namespace(waiting), &waiting.model, what).await
+    pub(crate) async fn discard(&self, waiting: &ParkedAggregate, what: DiscardScope) -> anyhow::Result<u64> {
+        let store = self.current_store().await?;
+        Ok(store.discard(&waiting.aggregate, &self.namespace(waiting), &waiting.model, what).await?)
     }
 
     fn namespace(&self, waiting: &ParkedAggregate) -> Namespace {
@@ -105,10 +143,4 @@ pub(crate) fn format_typed_id(aggregate: &AggregateId) -> String {
 
 pub(crate) fn format_time(at: mongodb::bson::DateTime) -> String {
     at.try_to_rfc3339_string().unwrap_or_else(|_| "?".to_owned())
-}
-
-/// A later version of a read model parks under `NAME@GENERATION`.
-fn names_model(given: &str, parked: &str) -> bool {
-    let version = parked.strip_prefix(given).and_then(|rest| rest.strip_prefix('@'));
-    given == parked || version.is_some_and(|number| number.parse::<u64>().is_ok())
 }

@@ -19,6 +19,7 @@ use admin::{LatencyBuckets, PipelineStatus, WallTime};
 use mongodb::Database;
 use mongodb::bson::Document;
 use pipeline::generation::GenerationStore;
+use pipeline::view::is_version_of;
 use tokio::time::timeout;
 
 use self::checkpoint_distance::CheckpointDistance;
@@ -141,15 +142,8 @@ impl StatusCollector {
     ) -> Vec<ReadModelStatus> {
         let parked_in = |name: &str| {
             let list = slow.attention.parked.as_ref()?;
-            Some(
-                list.iter()
-                    .filter(|parked| {
-                        parked.read_model == name
-                            || parked.read_model.strip_prefix(name).is_some_and(|rest| rest.starts_with('@'))
-                    })
-                    .map(|parked| parked.aggregates)
-                    .sum(),
-            )
+            let of_model = list.iter().filter(|parked| is_version_of(&parked.read_model, name));
+            Some(of_model.map(|parked| parked.aggregates).sum())
         };
         let sized = self.read_models.iter().zip(&slow.sizes);
         sized

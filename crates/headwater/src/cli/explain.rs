@@ -171,7 +171,7 @@ fn to_text(report: &AggregateReport, name: &str) -> String {
         cursor.map_or("none".to_owned(), |cursor| format!("sequence {}", number(cursor.sequence))),
     );
     for model in &report.models {
-        let parked = cursor.and_then(|cursor| cursor.parked.get(model));
+        let parked = cursor.and_then(|cursor| cursor.parked_in(model));
         text.push_str(&format!("  {model}: {}\n", describe_model(parked, cursor)));
     }
     text.push_str(&format!("\n{state}\n"));
@@ -212,7 +212,7 @@ fn to_json(report: &AggregateReport) -> Json {
     let (state, command) = conclude(report, &name);
     let cursor = report.cursor.as_ref();
     let model = |model: &String| {
-        let parked = cursor.and_then(|cursor| cursor.parked.get(model));
+        let parked = cursor.and_then(|cursor| cursor.parked_in(model));
         let parked = parked.map(|entry| {
             json!({
                 "reason": entry.reason.as_str(), "detail": entry.detail, "sequence": entry.sequence,

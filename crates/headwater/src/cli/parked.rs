@@ -1,6 +1,5 @@
 //! `headwater parked`: lists, shows, retries and discards parked events.
 
-use anyhow::Context;
 use clap::Subcommand;
 use mongodb::bson::Bson;
 use pipeline::view::{DeliveredEvent, DiscardScope, Error, EventBody, ParkedAggregate};
@@ -251,17 +250,17 @@ async fn retry(config: &Config, selector: &AggregateArgs, as_json: bool) -> anyh
                 format_id(aggregate)
             ))?;
         }
-        Err(error @ Error::UnknownModel(_)) => {
-            return Err(error).context(
+        Err(error) if matches!(error.downcast_ref(), Some(Error::UnknownModel(_))) => {
+            return Err(error.context(
                 "this configuration does not declare the read model; retry with the configuration of the pods",
-            );
+            ));
         }
-        Err(error @ Error::ReplayRefused { .. }) => {
-            return Err(error).context(
+        Err(error) if matches!(error.downcast_ref(), Some(Error::ReplayRefused { .. })) => {
+            return Err(error.context(
                 "the aggregate stays parked; fix the cause and retry, or discard the event with `parked discard`",
-            );
+            ));
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     }
     Ok(())
 }

@@ -124,7 +124,7 @@ impl AppliedReader {
     fn state_of(&self, cursor: Option<&Cursor>, sequence: i64, operation_time: Option<Timestamp>) -> AppliedState {
         let at = cursor.and_then(|cursor| cursor.sequence);
         let progress = |model: &String| {
-            let parked = cursor.and_then(|cursor| cursor.parked.get(model));
+            let parked = cursor.and_then(|cursor| cursor.parked_in(model));
             (model.clone(), progress_of(parked, at, sequence))
         };
         AppliedState { sequence: at, models: self.models.iter().map(progress).collect(), operation_time }

@@ -248,6 +248,11 @@ impl SequencedEvent<'_> {
 }
 
 impl Cursor {
+    /// The entry of a read model, whichever version of it the aggregate is parked in: later ones park as `NAME@GENERATION`.
+    pub fn parked_in(&self, model: &str) -> Option<&ParkedEntry> {
+        self.parked.iter().rev().find(|(name, _)| is_version_of(name, model)).map(|(_, entry)| entry)
+    }
+
     /// Moves to an event that is applied or parked.
     pub(super) fn advance(&mut self, event: EventFacts<'_>) {
         if let Some(position) = event.position
@@ -264,6 +269,12 @@ impl Cursor {
             None => {}
         }
     }
+}
+
+/// Whether aggregates are parked under this name in a version of the read model.
+pub fn is_version_of(parked_name: &str, model: &str) -> bool {
+    let version = parked_name.strip_prefix(model).and_then(|rest| rest.strip_prefix('@'));
+    parked_name == model || version.is_some_and(|generation| generation.parse::<u64>().is_ok())
 }
 
 impl fmt::Debug for Cursor {

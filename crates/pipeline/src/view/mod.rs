@@ -68,6 +68,7 @@ pub use contention::{AppliedBatch, Arrivals, BatchEnd, SessionApplier};
 pub use counters::{ApplyCounts, ReadModelCounts};
 pub use cursor::{
     Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
+    is_version_of,
 };
 pub use cursor_reader::CursorReader;
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
