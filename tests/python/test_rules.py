@@ -126,7 +126,7 @@ def test_rules_are_created_read_updated_listed_and_deleted(admin, make_topic):
     assert rule.action.sql_expression == "SET b = 2"
     assert [each.name for each in admin.list_rules(topic, SUBSCRIPTION)] == ["$Default", "correlated", "sql"]
     properties = admin.get_topic(topic)._internal_td
-    assert (properties.sql_filter_count, properties.correlation_filter_count) == (1, 1)
+    assert (properties.sql_filter_count, properties.correlation_filter_count) == (2, 1)
     rule.filter = SqlRuleFilter("a = 3")
     admin.update_rule(topic, SUBSCRIPTION, rule)
     assert admin.get_rule(topic, SUBSCRIPTION, "sql").filter.sql_expression == "a = 3"

@@ -9,6 +9,7 @@
 //! | `address` | parses link addresses |
 //! | `links` | the table of links, with their ids in AMQP and in the core |
 //! | `attach` | attaches and detaches links |
+//! | `first_use` | creates entities when a client first uses them, if configured |
 //! | `authorization` | what the connection's tokens allow |
 //! | `inbound`, `decode`, `decimals` | messages from clients |
 //! | `deliveries`, `encode` | messages to clients, and their settlement |
@@ -25,6 +26,7 @@ mod decimals;
 mod decode;
 mod deliveries;
 mod encode;
+mod first_use;
 mod inbound;
 mod links;
 mod management;
@@ -48,6 +50,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use crate::ServiceTier;
 use crate::access::AccessKeys;
 use crate::core::Error;
 use crate::engine::{BrokerClock, EngineConnection, EngineHandle, EngineReply, EngineRequest};
@@ -70,6 +73,9 @@ pub(crate) struct BrokerConnectionConfig {
     pub(crate) keys: Option<Arc<AccessKeys>>,
     /// For the expiry of tokens.
     pub(crate) clock: Arc<BrokerClock>,
+    /// Create entities when a client first uses them.
+    pub(crate) create_on_first_use: bool,
+    pub(crate) tier: ServiceTier,
 }
 
 /// Time limits for peers.
@@ -312,7 +318,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             if output.is_empty() {
                 return Ok(());
             }
-            match timeout(self.settings.timeouts.write, self.stream.write_all(&output)).await {
+            let written = async {
+                self.stream.write_all(&output).await?;
+                // TLS and WebSocket keep bytes until they are flushed.
+                self.stream.flush().await
+            };
+            match timeout(self.settings.timeouts.write, written).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(ConnectionCloseReason::Lost(error)),
                 Err(_) => return Err(ConnectionCloseReason::TooSlow),

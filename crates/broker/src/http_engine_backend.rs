@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::ServiceTier;
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, StoredOnlyProperties};
-use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
+use crate::core::{self, CallContext, Core, EntityDefinition, EntityView, Error, Timestamp};
+use crate::emulator_config::SubscriptionRules;
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
 use crate::http::{self, BackendError, EntityListing, FaultKind, FaultSpec, PageRange, TestCommand, TestReport};
 use crate::rules::{CompiledRule, RuleDescription};
@@ -20,6 +21,15 @@ pub(crate) struct HttpEngineBackend {
     pub(crate) started_at: Timestamp,
     pub(crate) tier: ServiceTier,
     pub(crate) max_message_size: usize,
+    /// What a reset creates again.
+    pub(crate) configured: Arc<ConfiguredEntities>,
+}
+
+/// Entities of the configuration, in the order of their creation, and the rules of subscriptions.
+#[derive(Debug, Default)]
+pub(crate) struct ConfiguredEntities {
+    pub(crate) entities: Vec<(String, EntityDefinition)>,
+    pub(crate) rules: SubscriptionRules,
 }
 
 impl From<EngineStopped> for BackendError {
@@ -139,6 +149,11 @@ impl http::NamespaceBackend for HttpEngineBackend {
             }
             TestCommand::Arm(fault) => self.arm(fault).await?,
             TestCommand::Disarm => self.faults.disarm(),
+            TestCommand::Reset => {
+                self.faults.disarm();
+                let configured = Arc::clone(&self.configured);
+                self.engine.call(move |core, call| reset(core, call, &configured)).await??;
+            }
         }
         let (armed, injected) = self.faults.report();
         Ok(TestReport { now_ms: self.clock.now().0, armed, injected })
@@ -165,6 +180,21 @@ impl HttpEngineBackend {
         self.faults.arm(entity, fault);
         Ok(())
     }
+}
+
+/// Deletes everything, then creates the configured entities.
+fn reset(core: &mut Core, call: &mut CallContext<'_>, configured: &ConfiguredEntities) -> Result<(), Error> {
+    let is_subscription = |view: &EntityView<'_>| matches!(view.description, EntityDefinition::Subscription(_));
+    // Subscriptions are deleted with their topics.
+    let paths = core.entities().filter(|view| !is_subscription(view)).map(|view| view.path.to_owned());
+    for path in paths.collect::<Vec<_>>() {
+        core.delete(call, &path)?;
+    }
+    for (path, description) in &configured.entities {
+        let rules = configured.rules.get(path).cloned().unwrap_or_default();
+        core.create_with_rules(call, path, description.clone(), rules)?;
+    }
+    Ok(())
 }
 
 fn find_entity(core: &Core, at: &EntityAddress) -> Result<AdminEntity, Error> {

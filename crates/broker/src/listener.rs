@@ -1,4 +1,5 @@
-//! The broker's one port: accepts connections up to a limit, and detects AMQP, TLS and HTTP by their first bytes.
+//! The broker's one port: accepts connections up to a limit, and detects AMQP, TLS, HTTP and AMQP over WebSocket by
+//! their first bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -51,6 +52,8 @@ enum WireProtocol {
     Amqp,
     Tls,
     Http,
+    /// AMQP over WebSocket; the request has not been read yet.
+    WebSocket,
 }
 
 /// File descriptors besides connections: store files, pipes, and a reserve for other code in the process.
@@ -146,6 +149,20 @@ impl ConnectionHandler {
                 let service = if over_tls { self.http.clone().over_tls() } else { self.http.clone() };
                 Box::pin(http::serve_connection(stream, service, self.shutdown.cancelled())).await;
             }
+            WireProtocol::WebSocket => {
+                let handshake = timeout(
+                    self.settings.timeouts.handshake,
+                    websocket::accept(stream, |headers| self.http.allows_web_socket(headers)),
+                );
+                let handshake = handshake.await;
+                let stream = match handshake {
+                    Ok(Ok(stream)) => stream,
+                    Ok(Err(error)) => return debug!(error = %error, "WebSocket connection refused"),
+                    Err(_) => return debug!("WebSocket handshake timed out"),
+                };
+                let (settings, shutdown) = (Arc::clone(&self.settings), self.shutdown.clone());
+                Box::pin(connection::serve(stream, &self.engine, settings, shutdown)).await;
+            }
             WireProtocol::Tls => debug!("connection closed: TLS inside TLS"),
         }
     }
@@ -153,7 +170,7 @@ impl ConnectionHandler {
     async fn detect_protocol<S: AsyncRead + Unpin>(&self, mut stream: S) -> Option<(WireProtocol, PrefixedStream<S>)> {
         let mut first = BytesMut::with_capacity(64);
         let read = async {
-            while first.len() < 4 {
+            while first.len() < 4 || is_start_of_web_socket(&first) {
                 if first.first() == Some(&TLS_HANDSHAKE) || stream.read_buf(&mut first).await? == 0 {
                     break;
                 }
@@ -177,7 +194,7 @@ async fn refuse_plain(protocol: &WireProtocol, mut stream: PrefixedStream<TcpStr
     let refusal: &[u8] = match protocol {
         // The protocol header of AMQP over TLS: the peer learns which protocol is expected.
         WireProtocol::Amqp => b"AMQP\x02\x01\x00\x00",
-        WireProtocol::Http => HTTP_REFUSAL,
+        WireProtocol::Http | WireProtocol::WebSocket => HTTP_REFUSAL,
         WireProtocol::Tls => return,
     };
     debug!("connection refused: TLS is required");
@@ -189,10 +206,25 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const TLS_HANDSHAKE: u8 = 0x16;
 const HTTP_VERBS: [&[u8]; 7] = [b"GET ", b"PUT ", b"DELE", b"POST", b"HEAD", b"OPTI", b"PATC"];
 
+const WEB_SOCKET_REQUEST: &[u8] = b"GET /$servicebus/websocket";
+
+/// Whether more bytes decide between a WebSocket and another request.
+fn is_start_of_web_socket(first: &[u8]) -> bool {
+    first.len() < WEB_SOCKET_REQUEST.len() && starts_like(first, WEB_SOCKET_REQUEST)
+}
+
+/// Whether one of the two begins with the other, without case.
+fn starts_like(first: &[u8], request: &[u8]) -> bool {
+    first.iter().zip(request).all(|(one, other)| one.eq_ignore_ascii_case(other))
+}
+
 fn recognize_protocol(first: &[u8]) -> Option<WireProtocol> {
     match first {
         [TLS_HANDSHAKE, ..] => Some(WireProtocol::Tls),
         [b'A', b'M', b'Q', b'P', ..] => Some(WireProtocol::Amqp),
+        first if starts_like(first, WEB_SOCKET_REQUEST) && first.len() >= WEB_SOCKET_REQUEST.len() => {
+            Some(WireProtocol::WebSocket)
+        }
         first if HTTP_VERBS.iter().any(|verb| first.starts_with(verb)) => Some(WireProtocol::Http),
         _ => None,
     }

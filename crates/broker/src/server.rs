@@ -15,7 +15,7 @@ use crate::core::{self, BrokerLimits, EntityDefinition};
 use crate::emulator_config::SubscriptionRules;
 use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, StorageError, StorageLocation};
 use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
-use crate::http_engine_backend::HttpEngineBackend;
+use crate::http_engine_backend::{ConfiguredEntities, HttpEngineBackend};
 use crate::listener::{Listener, raise_open_file_limit};
 use crate::tier::ServiceTier;
 use crate::tls::{self, TlsFiles};
@@ -26,6 +26,8 @@ pub struct Config {
     /// Port 0 picks a free port; [`Broker::address`] returns it.
     pub listen: SocketAddr,
     pub persistence: StorageLocation,
+    /// Create queues, topics and subscriptions when a client first uses them.
+    pub create_on_first_use: bool,
     /// Created at the start unless they exist.
     pub entities: Vec<(String, EntityDefinition)>,
     /// The rules of those subscriptions that do not have the default rule.
@@ -51,6 +53,7 @@ impl Config {
         Self {
             listen,
             persistence,
+            create_on_first_use: false,
             entities: Vec::new(),
             rules: SubscriptionRules::default(),
             tls: None,
@@ -69,6 +72,7 @@ impl Config {
     pub fn set_tier(&mut self, tier: ServiceTier) {
         self.tier = tier;
         self.limits.max_message_size = tier.max_message_size();
+        self.limits.tier = tier;
     }
 }
 
@@ -140,7 +144,9 @@ impl Broker {
             engine::EngineStorage::recover(&config.persistence, config.limits.clone(), clock.now(), &engine)?;
         let thread =
             engine::start(core, memory, Arc::clone(&clock), Arc::clone(&faults), inbox).map_err(Error::Thread)?;
-        create_missing(&engine, config.entities, config.rules).await?;
+        let entities = in_creation_order(config.entities);
+        let configured = Arc::new(ConfiguredEntities { entities, rules: config.rules });
+        create_missing(&engine, &configured).await?;
 
         let shutdown = CancellationToken::new();
         let key_name = config.keys.as_ref().and_then(AccessKeys::manager).map(str::to_owned);
@@ -153,6 +159,7 @@ impl Broker {
             started_at: clock.now(),
             tier: config.tier,
             max_message_size: config.limits.max_message_size,
+            configured,
         };
         let http = http::Config {
             test_token: config.test_token,
@@ -168,6 +175,8 @@ impl Broker {
             links: Arc::default(),
             keys,
             clock,
+            create_on_first_use: config.create_on_first_use,
+            tier: config.tier,
         };
         let listener = Listener {
             socket,
@@ -234,14 +243,10 @@ fn in_creation_order(mut waiting: Vec<(String, EntityDefinition)>) -> Vec<(Strin
     }
 }
 
-async fn create_missing(
-    engine: &EngineHandle,
-    entities: Vec<(String, EntityDefinition)>,
-    mut rules: SubscriptionRules,
-) -> Result<(), Error> {
-    for (path, description) in in_creation_order(entities) {
+async fn create_missing(engine: &EngineHandle, configured: &ConfiguredEntities) -> Result<(), Error> {
+    for (path, description) in configured.entities.clone() {
         let name = path.clone();
-        let rules = rules.remove(&path).unwrap_or_default();
+        let rules = configured.rules.get(&path).cloned().unwrap_or_default();
         let created = engine.call(move |core, call| match core.create_with_rules(call, &name, description, rules) {
             Ok(_) | Err(core::Error::EntityExists { .. }) => Ok(()),
             Err(error) => Err(error),

@@ -162,6 +162,7 @@ fn bus_config(config: &Config) -> servicebus::Config {
     servicebus::Config {
         container_id: config.pod_id.clone(),
         ca_file: config.service_bus.ca_file.clone(),
+        transport: config.service_bus.transport,
         ..servicebus::Config::default()
     }
 }

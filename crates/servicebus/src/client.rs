@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -19,7 +20,7 @@ use crate::connection::{ClientConnection, ClientLink, ConnectionTimeouts, LinkOp
 use crate::error::{BusErrorKind, ClientOperation, DisconnectReason, Error};
 use crate::management::Management;
 use crate::request_link::RequestLink;
-use crate::{Config, ConnectionString, Receiver, Sender, SessionReceiver, tls};
+use crate::{Config, ConnectionString, Receiver, Sender, SessionReceiver, Transport, tls};
 
 /// A Service Bus client. Cheap to clone; clones share one connection.
 #[derive(Clone)]
@@ -168,7 +169,8 @@ impl Client {
                 .await
                 .map_err(|_| self.timeout_error(ClientOperation::Open))?;
         }
-        match self.dial(deadline).await {
+        // Boxed: connecting is rare, and every call of the client would carry its state.
+        match Box::pin(self.dial(deadline)).await {
             Ok(connection) => {
                 info!(host = %self.inner.connection_string.host, "connected to Service Bus");
                 let connected = ActiveConnection::new(connection, &self.inner);
@@ -190,7 +192,8 @@ impl Client {
         let deadline = deadline.min(Instant::now() + config.connect_timeout);
         let failed = |source| Error::Connect { host: Arc::clone(&host), source };
         let late = || failed(DisconnectReason::NoReply(ClientOperation::Open));
-        let dialled = timeout_at(deadline, TcpStream::connect(connection_string.authority())).await;
+        let authority = connection_string.authority_for(config.transport);
+        let dialled = timeout_at(deadline, TcpStream::connect(&authority)).await;
         let stream = dialled.map_err(|_| late())?.map_err(|error| failed(DisconnectReason::Dial(Arc::new(error))))?;
         // Frames are batched before they are written, so Nagle's algorithm would only delay them.
         stream.set_nodelay(true).map_err(|error| failed(DisconnectReason::Dial(Arc::new(error))))?;
@@ -199,16 +202,39 @@ impl Client {
             idle: config.idle_timeout,
             handshake: config.connect_timeout,
         };
-        let container = config.container_id.clone();
         match tls {
-            None => ClientConnection::open(stream, Arc::clone(&host), container, timeouts, deadline).await,
+            None => self.open(stream, &authority, timeouts, deadline).await,
             Some((connector, name)) => {
                 let agreed = timeout_at(deadline, connector.connect(name.clone(), stream)).await;
                 let stream =
                     agreed.map_err(|_| late())?.map_err(|error| failed(DisconnectReason::Tls(Arc::new(error))))?;
-                ClientConnection::open(stream, Arc::clone(&host), container, timeouts, deadline).await
+                self.open(stream, &authority, timeouts, deadline).await
             }
         }
+    }
+
+    /// Opens AMQP over a stream, or over a WebSocket on it.
+    async fn open<S>(
+        &self,
+        stream: S,
+        authority: &str,
+        timeouts: ConnectionTimeouts,
+        deadline: Instant,
+    ) -> Result<ClientConnection, Error>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let ClientInner { connection_string, config, tls, .. } = &*self.inner;
+        let (host, container) = (Arc::clone(&connection_string.host), config.container_id.clone());
+        if config.transport == Transport::Amqp {
+            return ClientConnection::open(stream, host, container, timeouts, deadline).await;
+        }
+        let failed = |source| Error::Connect { host: Arc::clone(&host), source };
+        let upgraded = timeout_at(deadline, websocket::connect(stream, authority, tls.is_some())).await;
+        let stream = upgraded
+            .map_err(|_| failed(DisconnectReason::NoReply(ClientOperation::Open)))?
+            .map_err(|error| failed(DisconnectReason::WebSocket(Arc::new(error))))?;
+        ClientConnection::open(stream, host, container, timeouts, deadline).await
     }
 
     fn timeout_error(&self, operation: ClientOperation) -> Error {

@@ -5,6 +5,16 @@ use std::time::Duration;
 
 use amqp::performative::ReceiverSettleMode;
 
+/// How AMQP reaches the bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// On its own port: 5671, or 5672 without TLS.
+    #[default]
+    Amqp,
+    /// Over WebSocket on port 443, for networks that allow nothing else. A port in the connection string wins.
+    WebSocket,
+}
+
 /// Settings of one [`Client`](crate::Client).
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -29,6 +39,7 @@ pub struct Config {
     pub max_backoff: Duration,
     /// Validity of a token that is signed with a key. The token is renewed when a quarter of this time is left.
     pub token_lifetime: Duration,
+    pub transport: Transport,
     /// PEM file of the certificate authorities to trust instead of the public ones.
     pub ca_file: Option<PathBuf>,
 }
@@ -48,6 +59,7 @@ impl Default for Config {
             initial_backoff: Duration::from_millis(100),
             max_backoff: Duration::from_secs(15),
             token_lifetime: Duration::from_secs(3_600),
+            transport: Transport::Amqp,
             ca_file: None,
         }
     }

@@ -151,6 +151,7 @@ impl ClientConnection {
             DisconnectReason::Closed => Ok(()),
             DisconnectReason::Dial(_)
             | DisconnectReason::Tls(_)
+            | DisconnectReason::WebSocket(_)
             | DisconnectReason::Socket(_)
             | DisconnectReason::UnexpectedEof
             | DisconnectReason::ClosedByPeer

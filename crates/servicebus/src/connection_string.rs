@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::Transport;
+
 /// Where the namespace is, and how to authenticate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnectionString {
@@ -64,11 +66,19 @@ impl ConnectionString {
 
     /// `host:port`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
+        self.authority_with(self.port)
+    }
+
+    /// The address to connect to. WebSockets use port 443 where AMQP over TLS would use its own.
+    pub fn authority_for(&self, transport: Transport) -> String {
+        match transport {
+            Transport::WebSocket if self.port == TLS_PORT => self.authority_with(443),
+            Transport::WebSocket | Transport::Amqp => self.authority(),
         }
+    }
+
+    fn authority_with(&self, port: u16) -> String {
+        if self.host.contains(':') { format!("[{}]:{port}", self.host) } else { format!("{}:{port}", self.host) }
     }
 }
 

@@ -95,6 +95,8 @@ pub enum DisconnectReason {
     Dial(#[source] Arc<std::io::Error>),
     #[error("TLS handshake failed")]
     Tls(#[source] Arc<std::io::Error>),
+    #[error("failed to open a WebSocket")]
+    WebSocket(#[source] Arc<websocket::Error>),
     #[error("socket read or write failed")]
     Socket(#[source] Arc<std::io::Error>),
     #[error("the peer closed the socket without an AMQP close")]
@@ -363,6 +365,7 @@ impl DisconnectReason {
             Self::Closed => BusErrorKind::Closed,
             Self::Dial(_)
             | Self::Tls(_)
+            | Self::WebSocket(_)
             | Self::Socket(_)
             | Self::UnexpectedEof
             | Self::ClosedByPeer

@@ -49,7 +49,7 @@ mod tls;
 pub use amqp::performative::ReceiverSettleMode;
 pub use amqp::{Map, Value};
 pub use client::Client;
-pub use config::Config;
+pub use config::{Config, Transport};
 pub use connection::SendOutcome;
 pub use connection_string::{ConnectionString, Credential, Error as ConnectionStringError};
 pub use error::{BusErrorKind, ClientOperation, DisconnectReason, Error, ErrorScope, ServiceError};

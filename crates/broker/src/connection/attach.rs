@@ -10,9 +10,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::LinkAddress;
 use super::credit::CoreCredit;
+use super::first_use::FirstUse;
 use super::links::{BrokerLink, LockTokens, PendingLink, PendingNodeLink, ReceiverLink, ReceiverSource, ResponseLink};
 use super::node_requests::CallReply;
 use super::{BrokerConnection, describe_error, to_amqp};
+use crate::ServiceTier;
 use crate::atom::AccessRight;
 use crate::core::{AttachResult, Core, CoreLinkId, EntityId, Error, ReceiveMode, SessionFilter, Subqueue, Timestamp};
 use crate::engine::{EngineReply, EngineRequest};
@@ -40,6 +42,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     fn attach_sender(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
         if matches!(attach.target, Some(Target::Coordinator(_))) {
+            if self.settings.tier == ServiceTier::Basic {
+                let text = "transactions are not available in the Basic tier";
+                return self.refuse(link, amqp::Error::new(condition::NOT_ALLOWED, text));
+            }
             return self.attach_coordinator(link, &attach);
         }
         let Some(address) = attach.target.as_ref().and_then(Target::address) else {
@@ -57,11 +63,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                     return self.refuse(link, amqp::Error::new(condition::UNAUTHORIZED_ACCESS, text));
                 }
                 let name = self.links.allocate_core_id(link);
+                let first_use = FirstUse::of_sender(&attach);
                 let pending = PendingLink { session, attach, core_id: name, source: None };
                 self.links.insert(link, BrokerLink::Pending(Box::new(pending)));
+                let first_use = self.settings.create_on_first_use.then_some(first_use);
                 self.call_core(move |core, call| {
+                    let created = first_use.map_or(Ok(()), |usage| usage.create_missing(core, call, &path));
                     // Registered only to be detached when the entity is deleted: its messages are sent by entity id.
-                    let result = find_sender_target(core, &path, destination.as_deref())
+                    let result = created
+                        .and_then(|()| find_sender_target(core, &path, destination.as_deref()))
                         .and_then(|found| core.attach_management(call, name, &path).map(|()| found));
                     CallReply::Sender { link, result }
                 });
@@ -88,8 +98,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 let name = self.links.allocate_core_id(link);
                 let pending = PendingLink { session, attach, core_id: name, source: None };
                 self.links.insert(link, BrokerLink::Pending(Box::new(pending)));
+                let first_use = FirstUse::Receive { sessions: filter != SessionFilter::None };
+                let first_use = self.settings.create_on_first_use.then_some(first_use);
                 self.pending.push(EngineRequest::Call(Box::new(move |core, call| {
-                    let result = find_receiver_source(core, &path).and_then(|source| {
+                    let created = first_use.map_or(Ok(()), |usage| usage.create_missing(core, call, &path));
+                    let result = created.and_then(|()| find_receiver_source(core, &path)).and_then(|source| {
                         let attached = core.attach(call, name, source.queue, mode, filter)?;
                         Ok((source, attached))
                     });
@@ -117,10 +130,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             Role::Receiver => BrokerLink::Responses(Box::new(ResponseLink::new(session, node, core_id, attach))),
         };
         self.links.insert(link, BrokerLink::PendingNode(Box::new(PendingNodeLink { becomes, reply: attach.reply() })));
+        let creates = self.settings.create_on_first_use;
         match entity {
             None => self.on_node_resolved(link, Ok(())),
             Some((name, path)) => self.call_core(move |core, call| {
-                let result = core.attach_management(call, name, &path);
+                let usage = FirstUse::Receive { sessions: false };
+                let created = if creates { usage.create_missing(core, call, &path) } else { Ok(()) };
+                let result = created.and_then(|()| core.attach_management(call, name, &path));
                 CallReply::Node { link, result }
             }),
         }

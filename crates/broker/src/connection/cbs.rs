@@ -42,6 +42,7 @@ impl TokenRequest {
         core: &Core,
         keys: Option<&AccessKeys>,
         now: Timestamp,
+        creates_on_first_use: bool,
         describe: impl Fn(&Error) -> String,
     ) -> (NodeResponse, Option<AccessGrant>) {
         let (path, token) = match self {
@@ -55,7 +56,7 @@ impl TokenRequest {
             Ok(grant) => grant,
             Err(error) => return (respond(401, error.to_string(), Some("amqp:unauthorized-access")), None),
         };
-        match path.map(|path| core.find_address(&path)).transpose() {
+        match path.filter(|_| !creates_on_first_use).map(|path| core.find_address(&path)).transpose() {
             Ok(_) => (accepted(), grant),
             Err(error) => (respond(error.status(), describe(&error), Some(error.condition())), None),
         }

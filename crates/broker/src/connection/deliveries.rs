@@ -77,7 +77,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         };
         let token = if delivery.settled { 0 } else { receiver.lock_tokens.add(delivery.token) };
         let tag = encode::delivery_tag(delivery.token);
-        let outgoing = OutgoingDelivery { tag: &tag, settled: delivery.settled, token, ..OutgoingDelivery::default() };
+        // A message that is already deleted has no lock token.
+        let tag = if delivery.settled { &[][..] } else { &tag };
+        let outgoing = OutgoingDelivery { tag, settled: delivery.settled, token, ..OutgoingDelivery::default() };
         receiver.credit.record_delivery(self.encode_buffer.len() + tail.len());
         match self.amqp.transfer(link, outgoing, &[&self.encode_buffer, &tail]) {
             Ok(_) => self.mark_if_credit_needed(link),

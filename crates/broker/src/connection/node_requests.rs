@@ -131,9 +131,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 }
                 self.management_weight += TOKEN_WEIGHT;
                 let (namespace, keys) = (self.namespace.clone(), self.settings.keys.clone());
+                let creates = self.settings.create_on_first_use;
                 self.call_core(move |core, call| {
                     let describe = |error: &Error| describe_error(error, &namespace);
-                    let (response, grant) = request.execute(core, keys.as_deref(), call.now, describe);
+                    let (response, grant) = request.execute(core, keys.as_deref(), call.now, creates, describe);
                     CallReply::Token { link, correlation, response, grant }
                 });
             }

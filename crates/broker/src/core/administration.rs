@@ -34,6 +34,7 @@ impl Core {
     ) -> Result<EntityId, Error> {
         self.handle_due_timers(call);
         description.check()?;
+        self.check_tier(&description)?;
         self.check_forwarding(&description)?;
         let (path, topic) = self.check_path(path, &description)?;
         if self.by_path.contains_key(&name::normalize(&path)) {
@@ -73,6 +74,7 @@ impl Core {
         let id = self.find_entity(path)?;
         let entity = self.entities.get(&id).expect("found by path");
         entity.description.check_update(&description)?;
+        self.check_tier(&description)?;
         self.check_forwarding(&description)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord { updated_at: call.now, ..entity.record(&json) };
@@ -85,6 +87,10 @@ impl Core {
         }
         self.apply_forwarding(call, id);
         Ok(())
+    }
+
+    fn check_tier(&self, description: &EntityDefinition) -> Result<(), Error> {
+        self.state.limits.tier.refusal(description).map_or(Ok(()), |text| Err(Error::NotAllowed(text)))
     }
 
     /// Deletes an entity with its messages, and a topic with its subscriptions.
@@ -147,6 +153,7 @@ impl Core {
         self.next_entity = self.next_entity.max(entity.id.0 + 1);
         if let Some(topic) = entity.topic.and_then(|topic| self.entities.get_mut(&topic)) {
             topic.subscriptions.push(entity.id);
+            topic.filter_counts.add(entity.rules.counts());
             topic.rule_index = None;
         }
         self.by_path.insert(name::normalize(&entity.path), entity.id);

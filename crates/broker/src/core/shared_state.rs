@@ -17,6 +17,8 @@ use crate::journal::{AppendError, JournalEntry, JournalLocation};
 /// Limits of one broker; they apply to all entities.
 #[derive(Debug, Clone)]
 pub struct BrokerLimits {
+    /// Its features apply to all entities.
+    pub tier: ServiceTier,
     /// In bytes. An entity can set its own limit (`MaxMessageSizeInKilobytes`).
     pub max_message_size: usize,
     /// Unsettled deliveries per link, whatever its credit. Bounds the memory that a peer can use by granting credit and
@@ -31,6 +33,7 @@ impl Default for BrokerLimits {
     /// 10,000 is more than any SDK prefetches.
     fn default() -> Self {
         Self {
+            tier: ServiceTier::Standard,
             max_message_size: ServiceTier::Standard.max_message_size(),
             max_unsettled: 10_000,
             max_outgoing: usize::MAX,

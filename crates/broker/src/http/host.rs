@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use hyper::StatusCode;
-use hyper::header::{HOST, HeaderMap};
+use hyper::header::{HOST, HeaderMap, ORIGIN};
 
 use super::response::HttpError;
 
@@ -18,6 +18,13 @@ pub(super) fn check_loopback(headers: &HeaderMap) -> Result<(), HttpError> {
             "the broker listens on loopback only: use `localhost` or a loopback address as the host",
         )),
     }
+}
+
+/// Whether a request comes from a page on this machine, or from no page at all. Only browsers send the header.
+pub(super) fn has_local_origin(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let host = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    host.is_some_and(|(_, host)| is_loopback(host))
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -35,6 +42,17 @@ fn is_loopback(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_of_another_host_has_no_local_origin() {
+        let from = |origin: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ORIGIN, origin.parse().expect("a header value"));
+            has_local_origin(&headers)
+        };
+        assert!(has_local_origin(&HeaderMap::new()) && from("http://localhost:3000") && from("http://127.0.0.1:5672"));
+        assert!(!from("https://evil.example") && !from("null") && !from("http://localhost.evil.example"));
+    }
 
     #[test]
     fn only_names_of_the_loopback_interface_pass() {

@@ -19,6 +19,7 @@ use super::response::{self, HttpError, HttpResponse};
 use super::route::{self, Query, Route};
 use super::rules;
 use super::test_hooks;
+use crate::ServiceTier;
 use crate::access::AccessKeys;
 use crate::atom::{
     self, AccessRight, AuthorizationRule, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext,
@@ -86,6 +87,14 @@ impl<N: NamespaceBackend> HttpService<N> {
     pub fn over_tls(mut self) -> Self {
         self.scheme = "https";
         self
+    }
+
+    /// Whether a WebSocket may be opened. Browsers let any page open one, so without keys the page must be local.
+    pub(crate) fn allows_web_socket(&self, headers: &HeaderMap) -> bool {
+        if self.config.loopback_only && host::check_loopback(headers).is_err() {
+            return false;
+        }
+        self.config.keys.is_some() || host::has_local_origin(headers)
     }
 
     pub(super) fn header_timeout(&self) -> Duration {
@@ -259,14 +268,15 @@ impl<N: NamespaceBackend> HttpService<N> {
         first_rule: Option<RuleDescription>,
     ) -> Result<HttpResponse, HttpError> {
         let usual = request.context.namespace.max_message_size_in_kilobytes;
+        let tier = request.context.namespace.tier;
         let (status, entity) = if request.changes {
             let current = self.namespace.get(address.clone()).await?.properties.description;
             let mut properties = submitted.into_update(&current);
-            apply_message_size(&mut properties.description, Some(&current), usual)?;
+            apply_message_size(&mut properties.description, Some(&current), usual, tier)?;
             (StatusCode::OK, self.namespace.update(address, properties).await?)
         } else {
             let mut properties = submitted.into_new();
-            apply_message_size(&mut properties.description, None, usual)?;
+            apply_message_size(&mut properties.description, None, usual, tier)?;
             (StatusCode::CREATED, self.namespace.create(address, properties, first_rule).await?)
         };
         Ok(response::entry(status, atom::entity_entry(&request.context, &entity)))
@@ -303,13 +313,17 @@ impl<N: NamespaceBackend> HttpService<N> {
     }
 }
 
-/// As in a Standard namespace, clients cannot choose the maximum message size. An update may send back the value that it
-/// was shown, and does not change the limit.
+/// Clients can choose the maximum message size only in a Premium namespace. In others an update may send back the value
+/// that it was shown, and does not change the limit.
 fn apply_message_size(
     new: &mut EntityDefinition,
     current: Option<&EntityDefinition>,
     usual: u64,
+    tier: ServiceTier,
 ) -> Result<(), HttpError> {
+    if tier == ServiceTier::Premium {
+        return Ok(());
+    }
     let own = |description: &EntityDefinition| {
         description.ingress().and_then(|ingress| ingress.max_message_size_in_kilobytes)
     };

@@ -1,4 +1,4 @@
-//! Test hooks: advance the broker's clock and arm faults.
+//! Test hooks: advance the broker's clock, arm faults, reset everything.
 //!
 //! Disabled unless a token is configured. A request must send it in [`TEST_TOKEN_HEADER`]; otherwise the paths return
 //! 404 like any unknown path. Bodies and responses are JSON.
@@ -9,6 +9,7 @@
 //! | `POST /$test/clock` | `{"advance_ms": 60000}` | advances the broker's clock |
 //! | `POST /$test/faults` | a [`FaultSpec`], such as `{"kind": "server_busy", "times": 3}` or `{"kind": "detach_link", "condition": "amqp:not-allowed", "at": "send", "skip": 100, "when": "after"}` | arms it |
 //! | `DELETE /$test/faults` | | disarms all |
+//! | `POST /$test/reset` | | deletes all entities and their messages, creates the configured ones again, disarms all faults |
 
 use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode};
@@ -22,9 +23,13 @@ pub const TEST_TOKEN_HEADER: &str = "x-headwater-test-token";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TestCommand {
     Report,
-    AdvanceClock { ms: u64 },
+    AdvanceClock {
+        ms: u64,
+    },
     Arm(FaultSpec),
     Disarm,
+    /// Back to the configured entities, without messages.
+    Reset,
 }
 
 /// A fault, and when to inject it.
@@ -194,7 +199,8 @@ pub(super) async fn handle(
         (&Method::POST, "clock") => TestCommand::AdvanceClock { ms: parse_json::<ClockCommand>(body)?.advance_ms },
         (&Method::POST, "faults") => TestCommand::Arm(parse_fault(body)?),
         (&Method::DELETE, "faults") => TestCommand::Disarm,
-        (_, "state" | "clock" | "faults") => return Err(HttpError::method_not_allowed(method)),
+        (&Method::POST, "reset") => TestCommand::Reset,
+        (_, "state" | "clock" | "faults" | "reset") => return Err(HttpError::method_not_allowed(method)),
         _ => return Err(HttpError::not_found(&format!("$test/{path}"))),
     };
     let report = backend.run_test_command(command).await?;

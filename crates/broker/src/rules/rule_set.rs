@@ -21,9 +21,9 @@ pub struct FilterCounts {
 impl FilterCounts {
     pub(crate) fn of(description: &RuleDescription) -> Self {
         match description.filter {
-            RuleFilter::Sql(_) => Self { sql: 1, correlation: 0 },
+            // To the service a boolean filter is a SQL filter.
+            RuleFilter::Sql(_) | RuleFilter::True | RuleFilter::False => Self { sql: 1, correlation: 0 },
             RuleFilter::Correlation(_) => Self { sql: 0, correlation: 1 },
-            RuleFilter::True | RuleFilter::False => Self::default(),
         }
     }
 

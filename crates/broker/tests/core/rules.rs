@@ -233,7 +233,8 @@ fn rules_that_cannot_be_are_refused() {
 fn a_topic_has_at_most_2000_sql_filters() {
     let (mut fixture, ..) = with_rules(Vec::new());
     fixture.subscription("t", "other", |_| {});
-    for number in 0..2_000 {
+    // The default rules of the two subscriptions count too.
+    for number in 0..1_998 {
         let path = if number % 2 == 0 { S } else { "t/Subscriptions/other" };
         let rule = rule(&format!("r{number}"), "a = 1", None);
         fixture.call(|core, call| core.add_rule(call, path, rule)).unwrap();

@@ -226,7 +226,7 @@ async fn rules_are_created_replaced_listed_and_deleted() {
     let labelled = "<RuleDescription><Filter type='CorrelationFilter'><Label>a</Label></Filter></RuleDescription>";
     assert_eq!(client.put("/t/Subscriptions/s/Rules/label", labelled).await.status, StatusCode::CREATED);
     let topic = client.get("/t").await;
-    assert_eq!((topic.value("SqlFilterCount"), topic.value("CorrelationFilterCount")), ("1", "1"));
+    assert_eq!((topic.value("SqlFilterCount"), topic.value("CorrelationFilterCount")), ("2", "1"));
     assert_eq!(client.get("/t/subscriptions/s/rules").await.titles(), ["$Default", "label", "r"]);
     assert_eq!(client.get("/t/subscriptions/s/rules?$skip=1&$top=1").await.titles(), ["label"]);
     assert_eq!(client.update(path, &sql("a = 2")).await.status, StatusCode::OK);

@@ -24,9 +24,15 @@ async fn commands_reach_the_engine() {
     assert_eq!(client.request(Method::POST, "/$test/faults", &TOKEN, busy).await.status, StatusCode::OK);
     assert_eq!(client.request(Method::DELETE, "/$test/faults", &TOKEN, "").await.status, StatusCode::OK);
     assert_eq!(client.request(Method::GET, "/$test/state", &TOKEN, "").await.status, StatusCode::OK);
+    assert_eq!(client.request(Method::POST, "/$test/reset", &TOKEN, "").await.status, StatusCode::OK);
     let commands = client.namespace.with(|state| state.commands.clone());
-    let [TestCommand::AdvanceClock { ms: 60_000 }, TestCommand::Arm(fault), TestCommand::Disarm, TestCommand::Report] =
-        &commands[..]
+    let [
+        TestCommand::AdvanceClock { ms: 60_000 },
+        TestCommand::Arm(fault),
+        TestCommand::Disarm,
+        TestCommand::Report,
+        TestCommand::Reset,
+    ] = &commands[..]
     else {
         panic!("{commands:?}")
     };

@@ -34,7 +34,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Tier whose limits apply: `standard` takes messages up to 256 KiB, `premium` up to 1 MiB
+    /// Create queues, topics and subscriptions when a client first uses them; for tests. A sender that does not say what it
+    /// sends to gets a queue
+    #[arg(long)]
+    create_on_first_use: bool,
+
+    /// Tier whose limits apply: `basic` and `standard` take messages up to 256 KiB, `premium` up to 1 MiB; `basic` has only
+    /// queues, without sessions, duplicate detection, forwarding and transactions
     #[arg(long, value_name = "TIER", value_enum, default_value = "standard")]
     tier: TierName,
 
@@ -55,13 +61,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
 
-    /// Allow requests with this token to move the clock and inject faults, under `/$test`; never use it in production
+    /// Allow requests with this token to move the clock, inject faults and reset everything, under `/$test`; never use it in production
     #[arg(long, value_name = "TOKEN", env = "HEADWATER_BROKER_TEST_TOKEN", hide_env_values = true)]
     test_token: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum TierName {
+    Basic,
     Standard,
     Premium,
 }
@@ -69,6 +76,7 @@ enum TierName {
 impl From<TierName> for ServiceTier {
     fn from(name: TierName) -> Self {
         match name {
+            TierName::Basic => Self::Basic,
             TierName::Standard => Self::Standard,
             TierName::Premium => Self::Premium,
         }
@@ -116,6 +124,7 @@ fn broker_config(args: Args) -> anyhow::Result<Config> {
         config.keys = Some(AccessKeys::parse(&text).with_context(|| problem("invalid file"))?);
     }
     config.test_token = args.test_token;
+    config.create_on_first_use = args.create_on_first_use;
     config.set_tier(args.tier.into());
     Ok(config)
 }

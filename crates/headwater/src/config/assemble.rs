@@ -46,6 +46,10 @@ pub(super) fn build_config(
             topic: settings.required_text("service_bus.topic").to_owned(),
             subscription: settings.required_text("service_bus.subscription").to_owned(),
             ca_file: settings.text("service_bus.ca_file").map(PathBuf::from),
+            transport: match settings.required_text("service_bus.transport") {
+                "web_socket" => servicebus::Transport::WebSocket,
+                _ => servicebus::Transport::Amqp,
+            },
         },
         message_keys: build_message_keys(settings),
         producer: build_producer(settings, problems),

@@ -75,6 +75,7 @@ pub(crate) struct ServiceBusConfig {
     pub(crate) topic: String,
     pub(crate) subscription: String,
     pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) transport: servicebus::Transport,
 }
 
 #[derive(Debug)]

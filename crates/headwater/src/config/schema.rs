@@ -308,6 +308,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         about: "PEM file with the certificate authorities to trust instead of the public ones.",
     },
     ConfigKey {
+        path: "service_bus.transport",
+        kind: ValueKind::Choice(&["amqp", "web_socket"]),
+        default: KeyDefault::Value("amqp"),
+        about: "`web_socket` for networks that allow only HTTPS: AMQP over WebSocket, on port 443 unless the connection string has a port.",
+    },
+    ConfigKey {
         path: "message_signing.keys",
         kind: ValueKind::Secret { check: formats::check_message_keys },
         default: KeyDefault::Optional("2026-11:the output of openssl rand -base64 32"),

@@ -10,3 +10,4 @@ mod sender;
 mod session_receiver;
 mod tls;
 mod token_expiry;
+mod websocket;

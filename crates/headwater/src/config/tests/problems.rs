@@ -77,7 +77,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "service_bus: { connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulator=true\" }",
         "service_bus: \"Endpoint=sb://localhost;SharedAccessKeyName=me;SharedAccessKey=open-sesame\"",
-        "line 3, column 14: `service_bus` is a value that looks like a secret, but must be a map with keys such as `connection_string`, `topic`, `subscription`, `ca_file`",
+        "line 3, column 14: `service_bus` is a value that looks like a secret, but must be a map with keys such as `connection_string`, `topic`, `subscription`, `ca_file`, `transport`",
     ),
     (
         ", sequence: version",
