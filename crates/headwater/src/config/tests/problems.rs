@@ -368,7 +368,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "",
         "read_models: [ a ]\n",
-        "line 4, column 14: `read_models` is a list, but must be a map with keys such as `uri`, `database`",
+        "line 4, column 14: `read_models` is a list, but must be a map with keys such as `uri`, `database`, `on_change`, `change_delay`",
     ),
     (
         "",
