@@ -38,6 +38,15 @@ impl BrokerSecurity {
         }
     }
 
+    /// Its name in JSON.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Keys => "keys",
+            Self::KeysAndTls => "tls",
+        }
+    }
+
     fn access(self, folder: &Path) -> io::Result<Option<BrokerAccess>> {
         let access = testkit::bus::create_access(folder)?;
         Ok(match self {
