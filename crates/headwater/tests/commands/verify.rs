@@ -71,7 +71,10 @@ async fn verify_says_what_it_cannot_compare() {
     assert_eq!(unknown.status.code(), Some(2));
     assert!(unknown.stderr.contains("the configuration declares `totals`, `days`"), "{}", unknown.stderr);
     let shared = fixture.run(&["read-model", "verify", "days"]).await.failure();
-    assert!(shared.contains("`days` is not comparable: several aggregates write a document"), "{shared}");
+    assert!(
+        shared.contains("`days` is not comparable: several aggregates write a document, and the result of `$set`"),
+        "{shared}"
+    );
     fixture.edit_config(|text| text.replace(", sequence: version", "") + "producer: { start: now }\n");
     let unsequenced = fixture.run(&["read-model", "verify", "totals"]).await.failure();
     assert!(unsequenced.contains("the source has no sequence"), "{unsequenced}");

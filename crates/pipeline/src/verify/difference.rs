@@ -99,9 +99,34 @@ pub fn compare_values(expected: &Document, stored: &Document) -> Vec<Difference>
     found.list
 }
 
+/// As [`compare_values`], for documents that events changed in another order: lists are multisets, and sums of doubles may differ in their last digits.
+pub fn compare_unordered(expected: &Document, stored: &Document) -> Vec<Difference> {
+    let plain = |document: &Document| sort_lists(normalize(&Bson::Document(document.clone())));
+    let (Bson::Document(expected), Bson::Document(stored)) = (plain(expected), plain(stored)) else { return vec![] };
+    let mut found = DifferenceList { is_tolerant: true, ..DifferenceList::default() };
+    found.compare_documents("", &expected, &stored);
+    found.list.retain(|difference| difference.kind != DifferenceKind::FieldOrder);
+    found.list
+}
+
+fn sort_lists(value: Bson) -> Bson {
+    match value {
+        Bson::Array(values) => {
+            let mut values: Vec<Bson> = values.into_iter().map(sort_lists).collect();
+            values.sort_by_cached_key(|value| value.clone().into_canonical_extjson().to_string());
+            Bson::Array(values)
+        }
+        Bson::Document(document) => {
+            Bson::Document(document.into_iter().map(|(name, value)| (name, sort_lists(value))).collect())
+        }
+        other => other,
+    }
+}
+
 #[derive(Default)]
 struct DifferenceList {
     list: Vec<Difference>,
+    is_tolerant: bool,
 }
 
 impl DifferenceList {
@@ -138,7 +163,7 @@ impl DifferenceList {
                 return self.compare_elements(path, expected, stored);
             }
             (Bson::Array(_), Bson::Array(_)) => DifferenceKind::Reordered,
-            (one, other) if is_same(one, other) => return,
+            (one, other) if is_same(one, other) || (self.is_tolerant && is_close(one, other)) => return,
             (one, other) if one.element_type() != other.element_type() => DifferenceKind::DifferentType,
             (_, _) => DifferenceKind::DifferentValue,
         };
@@ -168,6 +193,22 @@ fn is_same(one: &Bson, other: &Bson) -> bool {
     match (one, other) {
         (Bson::Double(one), Bson::Double(other)) => one.to_bits() == other.to_bits(),
         (one, other) => one == other,
+    }
+}
+
+/// Numbers that differ by less than rounding does. Addition of doubles depends on the order.
+fn is_close(one: &Bson, other: &Bson) -> bool {
+    let number = |value: &Bson| match value {
+        Bson::Int32(number) => Some(f64::from(*number)),
+        #[expect(clippy::cast_precision_loss, reason = "only compared with a tolerance")]
+        Bson::Int64(number) => Some(*number as f64),
+        Bson::Double(number) => Some(*number),
+        _ => None,
+    };
+    let is_double = matches!(one, Bson::Double(_)) || matches!(other, Bson::Double(_));
+    match (number(one), number(other)) {
+        (Some(one), Some(other)) if is_double => (one - other).abs() <= 1e-9 * one.abs().max(other.abs()).max(1.0),
+        (_, _) => false,
     }
 }
 
@@ -236,6 +277,21 @@ mod tests {
         assert_eq!(compare_values(&expected, &doc! { "b": { "d": [1.0], "c": 2_i64 }, "a": 1_i64 }), []);
         let found = compare_values(&expected, &doc! { "b": { "d": [2], "c": 2 }, "a": 1 });
         assert_eq!(found.iter().map(|found| found.path.as_str()).collect::<Vec<_>>(), ["b.d.0"]);
+    }
+
+    #[test]
+    fn another_order_of_events_is_no_difference() {
+        let expected = doc! { "sum": 0.1 + 0.2 + 0.3, "ids": ["a", "b", { "x": 1 }], "n": 3 };
+        let stored = doc! { "n": 3_i64, "sum": 0.3 + 0.2 + 0.1, "ids": [{ "x": 1.0 }, "b", "a"] };
+        assert_eq!(compare_unordered(&expected, &stored), []);
+        for (stored, path) in [
+            (doc! { "sum": 0.7, "ids": ["a", "b", { "x": 1 }], "n": 3 }, "sum"),
+            (doc! { "sum": 0.6, "ids": ["a", "b", { "x": 1 }], "n": 4 }, "n"),
+            (doc! { "sum": 0.6, "ids": ["a", "b", { "x": 1 }, "b"], "n": 3 }, "ids.2"),
+        ] {
+            let found = compare_unordered(&expected, &stored);
+            assert_eq!(found.first().map(|found| found.path.as_str()), Some(path), "{found:?}");
+        }
     }
 
     #[test]

@@ -10,9 +10,11 @@ mod difference;
 mod error;
 mod report;
 mod verifier;
+mod whole_model;
 
 pub use comparability::{Comparability, comparability_of};
-pub use difference::{Difference, DifferenceKind, compare, compare_values};
+pub use difference::{Difference, DifferenceKind, compare, compare_unordered, compare_values};
 pub use error::Error;
 pub use report::{Finding, SkipReason, VerifyTotals};
 pub use verifier::{Verifier, VerifyDependencies, VerifyScope, VerifySink};
+pub use whole_model::WholeModelError;

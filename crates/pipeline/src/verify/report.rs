@@ -8,7 +8,7 @@ use mongodb::bson::Bson;
 use super::difference::Difference;
 
 /// Why an aggregate was not compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkipReason {
     /// Parked in this read model: its later events wait.
     Parked,

@@ -54,10 +54,10 @@ pub enum VerifyScope {
 
 /// Compares the documents of one read model with folds of the source.
 pub struct Verifier {
-    dependencies: VerifyDependencies,
-    reader: SnapshotReader,
+    pub(super) dependencies: VerifyDependencies,
+    pub(super) reader: SnapshotReader,
     repair: DocumentRepair,
-    scratch: FoldScratch,
+    pub(super) scratch: FoldScratch,
 }
 
 /// Gets findings as they are made, and the totals now and then.
@@ -301,7 +301,7 @@ impl Verifier {
     }
 
     /// Adds the events up to the cursor, or says why the aggregate cannot be compared.
-    async fn add_events(
+    pub(super) async fn add_events(
         &self,
         fold: &mut Fold<'_>,
         snapshot: &AggregateSnapshot,

@@ -127,6 +127,12 @@ impl<'a> Fold<'a> {
         Ok(documents?)
     }
 
+    /// The collection with the documents; the caller drops it.
+    pub async fn finish_in_collection(mut self) -> Result<Arc<str>, FoldError> {
+        self.commit_part().await?;
+        Ok(self.committed.take().unwrap_or_else(|| "".into()))
+    }
+
     /// Ends a fold whose documents are not needed any more.
     pub async fn discard(self) {
         if let Some(collection) = &self.committed {

@@ -83,7 +83,7 @@ pub use prepare::prepare;
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
 pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
 pub use repair::{DocumentRepair, RepairOutcome};
-pub use snapshot_reader::{AggregateSnapshot, SnapshotReader};
+pub use snapshot_reader::{AggregateSnapshot, ModelCopy, SnapshotReader};
 pub use source_documents::SourceDocuments;
 pub use source_event::InvalidSourceEvent;
 pub use source_event_reader::SourceEventReader;

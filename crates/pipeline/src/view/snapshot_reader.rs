@@ -4,6 +4,7 @@
 //! For read models whose documents have the ids of aggregates of a source of events. Writes nothing.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::{ClientSession, Database};
@@ -11,6 +12,7 @@ use mongodb::{ClientSession, Database};
 use super::cursor::Cursor;
 use super::cursor_document::{CursorIdScheme, StoredDocument, read_cursor};
 use super::error::Error;
+use super::fold::FoldScratch;
 use super::identity::Identity;
 use super::parked::{DISCARDED, parked_event_id};
 use super::{CURSORS, PARKED_EVENTS};
@@ -35,6 +37,18 @@ pub struct AggregateSnapshot {
     /// The `_id`s of events that an operator discarded from this read model.
     pub discarded: HashSet<Identity>,
 }
+
+/// A whole read model, at one time.
+#[derive(Debug)]
+pub struct ModelCopy {
+    /// Without documents.
+    pub aggregates: Vec<AggregateSnapshot>,
+    /// The collection with the copy.
+    pub documents: Arc<str>,
+}
+
+const COPY_DOCUMENTS: usize = 1_000;
+const COPY_BYTES: usize = 8 * 1024 * 1024;
 
 impl SnapshotReader {
     pub fn new(database: &Database, pipeline: impl Into<String>, model: impl Into<String>) -> Self {
@@ -61,6 +75,47 @@ impl SnapshotReader {
     pub async fn read(&self, aggregates: &[AggregateId]) -> Result<Vec<AggregateSnapshot>, Error> {
         let ids: Vec<_> = aggregates.iter().map(|aggregate| self.id(aggregate.value())).collect();
         self.read_where(doc! { "_id": { "$in": ids } }, 0).await
+    }
+
+    /// All aggregates, and a copy of all documents in a scratch collection, from one snapshot.
+    pub async fn copy_whole(&self, scratch: &FoldScratch) -> Result<ModelCopy, Error> {
+        let documents = scratch.create_collection().await?;
+        let copied = self.copy_into(scratch, &documents).await;
+        match copied {
+            Ok(aggregates) => Ok(ModelCopy { aggregates, documents }),
+            Err(error) => {
+                scratch.drop_collection(&documents).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn copy_into(&self, scratch: &FoldScratch, copy: &str) -> Result<Vec<AggregateSnapshot>, Error> {
+        let failed = |error| self.store_error("copy a snapshot", error);
+        let mut session = self.start_snapshot().await?;
+        let bounds = doc! { "$gte": self.id(&Bson::MinKey), "$lt": self.id(&Bson::MaxKey) };
+        let discarded = doc! { "_id": bounds.clone(), "_id.model": &self.model, "state": DISCARDED };
+        let mut discarded = self.read_discarded(discarded, &mut session).await?;
+        let mut aggregates = vec![];
+        for document in self.find(CURSORS, doc! { "_id": bounds }, 0, &mut session).await? {
+            let (_, cursor) = read_cursor(&document)?;
+            let Some(aggregate) = self.aggregate_of(&document) else { continue };
+            let discarded = discarded.remove(&Identity::of(aggregate.value())).unwrap_or_default();
+            aggregates.push(AggregateSnapshot { aggregate, cursor, document: None, discarded });
+        }
+        let model = self.database.collection::<RawDocumentBuf>(&self.model);
+        let mut found = model.find(doc! {}).session(&mut session).await.map_err(failed)?;
+        let (mut chunk, mut bytes) = (vec![], 0);
+        while found.advance(&mut session).await.map_err(failed)? {
+            bytes += found.current().as_bytes().len();
+            chunk.push(found.current().to_owned());
+            if chunk.len() >= COPY_DOCUMENTS || bytes >= COPY_BYTES {
+                scratch.insert(copy, &std::mem::take(&mut chunk)).await?;
+                bytes = 0;
+            }
+        }
+        scratch.insert(copy, &chunk).await?;
+        Ok(aggregates)
     }
 
     /// Aggregates at random, at most `count`.
@@ -152,7 +207,14 @@ impl SnapshotReader {
             doc! { "_id": { "$gte": bound(aggregate, Bson::MinKey), "$lt": bound(aggregate, Bson::MaxKey) } }
         };
         let ranges: Vec<_> = aggregates.map(range).collect();
-        let filter = doc! { "$or": ranges, "state": DISCARDED };
+        self.read_discarded(doc! { "$or": ranges, "state": DISCARDED }, session).await
+    }
+
+    async fn read_discarded(
+        &self,
+        filter: Document,
+        session: &mut ClientSession,
+    ) -> Result<HashMap<Identity, HashSet<Identity>>, Error> {
         let mut discarded: HashMap<_, HashSet<_>> = HashMap::new();
         for document in self.find(PARKED_EVENTS, filter, 0, session).await? {
             let event_id = StoredDocument { what: "parked event", document: &document }.value("eventId")?;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use mongodb::bson::Bson;
 use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
@@ -42,6 +42,8 @@ const DEFAULT_SAMPLE: u32 = 1_000;
 /// configuration file: the server itself evaluates it, in a scratch collection. Names what differs, field by field. Parked aggregates are skipped, discarded
 /// events stay discarded, and an aggregate whose events the source no longer has is skipped. With `--repair`, a document that differs is replaced by what the
 /// fold gives, in a transaction that also writes the cursor, so no event is lost or applied twice.
+///
+/// A read model with another `key` than the aggregate is compared as a whole, if its clauses do not depend on the order of events: all events are folded. It is not repaired.
 ///
 /// Exits with 0 if everything is equal or repaired, and with 1 if something differs.
 #[derive(Debug, clap::Args)]
@@ -84,12 +86,12 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let model = serving_model(&config, &args.name).await?;
+    let (model, as_whole) = serving_model(&config, &args).await?;
     let verifier = Verifier::open(open_dependencies(&config, model).await?).await?;
     let mut stop = ShutdownSignal::new()?;
     let mut printer = FindingPrinter::new(&args);
     let verified = tokio::select! {
-        totals = verify(&verifier, &args, &mut printer) => Some(totals),
+        totals = verify(&verifier, &args, as_whole, &mut printer) => Some(totals),
         // cancel-safe: a repair is one transaction.
         () = stop.recv() => None,
     };
@@ -108,7 +110,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-async fn verify(verifier: &Verifier, args: &Args, printer: &mut FindingPrinter) -> anyhow::Result<VerifyTotals> {
+async fn verify(
+    verifier: &Verifier,
+    args: &Args,
+    as_whole: bool,
+    printer: &mut FindingPrinter,
+) -> anyhow::Result<VerifyTotals> {
+    if as_whole {
+        let not_comparable = || ExitReason::Failed.with_message(format!("`{}` is not comparable now", args.name));
+        return verifier.run_whole(printer).await.with_context(not_comparable);
+    }
     let scope = match (args.all, &args.aggregate[..]) {
         (true, _) => VerifyScope::All,
         (false, []) => VerifyScope::Sample(args.sample.unwrap_or(DEFAULT_SAMPLE)),
@@ -131,31 +142,39 @@ pub(super) fn find_model(config: &Config, name: &str) -> anyhow::Result<Arc<Read
     Ok(Arc::clone(found.ok_or_else(unknown)?))
 }
 
-/// The version that pods apply; before the first pod, that of the configuration.
-async fn serving_model(config: &Config, name: &str) -> anyhow::Result<Arc<ReadModel>> {
+/// The version that pods apply; before the first pod, that of the configuration. And whether it can only be compared as a whole.
+async fn serving_model(config: &Config, args: &Args) -> anyhow::Result<(Arc<ReadModel>, bool)> {
+    let name = &args.name;
     let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
     let generation = GenerationStore::new(&coordination, &config.pipeline).load().await?;
     let Some(version) = generation.as_ref().and_then(|generation| generation.serving.get(name)) else {
         let model = find_model(config, name)?;
-        if let Some(declaration) = config.read_models.declarations.get(name) {
-            check_comparability(config, name, declaration)?;
-        }
-        return Ok(model);
+        let declaration = config.read_models.declarations.get(name);
+        let as_whole = declaration.map(|declaration| check_comparability(config, args, declaration)).transpose()?;
+        return Ok((model, as_whole.unwrap_or(false)));
     };
-    check_comparability(config, name, &version.declaration)?;
+    let as_whole = check_comparability(config, args, &version.declaration)?;
     // A read model that lacks events differs, and that is no news.
     if let Some((reason, _)) = version.incomplete {
         print_error_line(format_args!("`{name}` is recorded as incomplete: {reason}; differences are expected"));
     }
-    Ok(Arc::new(version.compile(name)?))
+    Ok((Arc::new(version.compile(name)?), as_whole))
 }
 
-fn check_comparability(config: &Config, name: &str, declaration: &ReadModelDeclaration) -> anyhow::Result<()> {
+/// Whether it can only be compared as a whole.
+fn check_comparability(config: &Config, args: &Args, declaration: &ReadModelDeclaration) -> anyhow::Result<bool> {
+    let name = &args.name;
     match comparability_of(declaration, &config.source) {
-        Comparability::ByAggregate => Ok(()),
-        Comparability::AsWhole => bail!(
-            ExitReason::Failed.with_message(format!("`{name}` is not comparable: several aggregates write a document"))
-        ),
+        Comparability::ByAggregate => Ok(false),
+        Comparability::AsWhole if args.repair => bail!(ExitReason::Usage.with_message(format!(
+            "several aggregates write a document of `{name}`, so one document cannot be repaired: build the read model anew"
+        ))),
+        Comparability::AsWhole if args.sample.is_some() || !args.aggregate.is_empty() => {
+            bail!(ExitReason::Usage.with_message(format!(
+                "several aggregates write a document of `{name}`: it can only be compared as a whole, with `--all`"
+            )))
+        }
+        Comparability::AsWhole => Ok(true),
         Comparability::NotComparable(reason) => {
             bail!(ExitReason::Failed.with_message(format!("`{name}` is not comparable: {reason}")))
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use mongodb::Database;
 use mongodb::bson::oid::ObjectId;
-use mongodb::bson::{DateTime, RawDocumentBuf, doc};
-use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
+use mongodb::options::{Hint, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern};
 
 use super::Fold;
 use crate::view::applier_config::Config;
@@ -50,7 +50,7 @@ impl FoldScratch {
         self.drop_collection(&self.collection).await;
     }
 
-    pub(super) async fn create_collection(&self) -> Result<Arc<str>, Error> {
+    pub(crate) async fn create_collection(&self) -> Result<Arc<str>, Error> {
         let name: Arc<str> = format!("{PREFIX}{}", ObjectId::new()).into();
         // No transaction should have to create it.
         let created = self.store.database.create_collection(&*name).await;
@@ -58,7 +58,7 @@ impl FoldScratch {
         Ok(name)
     }
 
-    pub(super) async fn drop_collection(&self, name: &str) {
+    pub(crate) async fn drop_collection(&self, name: &str) {
         let _ = self.store.database.collection::<RawDocumentBuf>(name).drop().await;
     }
 
@@ -70,6 +70,40 @@ impl FoldScratch {
             query.selection_criteria(primary).await?.try_collect().await
         };
         read.await.map_err(|error| self.store.store_error("read folded documents", error))
+    }
+
+    pub(crate) async fn insert(&self, name: &str, documents: &[RawDocumentBuf]) -> Result<(), Error> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let majority = WriteConcern::majority();
+        let collection = self.store.database.collection::<RawDocumentBuf>(name);
+        let inserted = collection.insert_many(documents).write_concern(majority).await;
+        inserted.map(drop).map_err(|error| self.store.store_error("copy documents", error))
+    }
+
+    /// The documents after this one, in the order of their ids; empty at the end.
+    pub(crate) async fn read_chunk(
+        &self,
+        name: &str,
+        after: Option<&Bson>,
+        limit: i64,
+    ) -> Result<Vec<RawDocumentBuf>, Error> {
+        let collection = self.store.database.collection::<RawDocumentBuf>(name);
+        let mut find = collection.find(doc! {}).sort(doc! { "_id": 1 }).hint(Hint::Keys(doc! { "_id": 1 }));
+        // `$gt` does not cross BSON types, and `min` includes its bound.
+        if let Some(after) = after {
+            find = find.min(doc! { "_id": after.clone() }).skip(1);
+        }
+        let read = async { find.limit(limit).read_concern(ReadConcern::majority()).await?.try_collect().await };
+        read.await.map_err(|error| self.store.store_error("read scratch documents", error))
+    }
+
+    pub(crate) async fn read_by_ids(&self, name: &str, ids: Vec<Bson>) -> Result<Vec<RawDocumentBuf>, Error> {
+        let collection = self.store.database.collection::<RawDocumentBuf>(name);
+        let find = collection.find(doc! { "_id": { "$in": ids } }).read_concern(ReadConcern::majority());
+        let read = async { find.await?.try_collect().await };
+        read.await.map_err(|error| self.store.store_error("read scratch documents", error))
     }
 
     async fn drop_stale(&self) -> Result<(), Error> {
