@@ -280,6 +280,7 @@ async fn a_shared_document_is_compared_as_a_whole() {
     };
     let verify = async || {
         let dependencies = VerifyDependencies {
+            generation: 1,
             pipeline: "shop".into(),
             views: (*fixture.views).clone(),
             model: Arc::new(model("customers", &customers["customers"])),
