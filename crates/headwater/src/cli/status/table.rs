@@ -272,6 +272,7 @@ sessions        unknown
 parked          unknown
 rejected        unknown
 dead letters    1
+read models     unknown
 audit           unknown
 
 read model  documents  last applied  parked
