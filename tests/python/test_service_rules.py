@@ -153,8 +153,9 @@ def test_the_namespace_itself_can_be_read(broker):
 
 
 def test_a_topic_shows_its_filter_counts(admin, make_topic):
+    # The default rule of its subscription counts: a boolean filter is a SQL filter (1=1).
     properties = admin.get_topic(make_topic())
-    assert (properties._internal_td.sql_filter_count, properties._internal_td.correlation_filter_count) == (0, 0)
+    assert (properties._internal_td.sql_filter_count, properties._internal_td.correlation_filter_count) == (1, 0)
 
 
 def test_receive_and_delete_keeps_the_session_lock(client, make_queue):
