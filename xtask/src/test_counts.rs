@@ -1,4 +1,7 @@
-//! Counts the executed tests of each suite from the JUnit reports. A suite without an executed test has failed.
+//! Counts the executed tests of each suite from the JUnit reports, and compares them with the stored counts (`xtask/test-counts.toml`).
+//!
+//! A suite with fewer tests than stored has failed: tests that are no longer built or found would go unnoticed. `cargo xtask test
+//! --accept-counts` stores the counts of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,15 +18,40 @@ struct SuiteCount {
     skipped: u32,
 }
 
+impl SuiteCount {
+    fn executed(&self) -> u32 {
+        self.passed + self.failed
+    }
+}
+
+const STORED_HEAD: &str = "# Tests of each suite. The gate fails if one runs fewer; `cargo xtask test --accept-counts` stores the counts of a run.";
+
 pub(crate) struct TestCounts {
     suites: BTreeMap<String, SuiteCount>,
+    /// How many tests each suite had when the counts were last stored.
+    stored: BTreeMap<String, u32>,
 }
 
 impl TestCounts {
     /// Each of these suites, and of those in other languages, must run at least one test.
     pub(crate) fn with_suites(rust: Vec<String>) -> Self {
         let others = ["doctests", "python", "javascript"].map(str::to_owned);
-        Self { suites: rust.into_iter().chain(others).map(|name| (name, SuiteCount::default())).collect() }
+        let suites = rust.into_iter().chain(others).map(|name| (name, SuiteCount::default())).collect();
+        Self { suites, stored: BTreeMap::new() }
+    }
+
+    /// Reads the stored counts of this file.
+    pub(crate) fn compare_with(&mut self, file: &Path) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("failed to read `{}`", file.display()))?;
+        self.stored = toml::from_str(&text).with_context(|| format!("failed to parse `{}`", file.display()))?;
+        Ok(())
+    }
+
+    /// Stores the counts of this run.
+    pub(crate) fn store(&self, file: &Path) -> anyhow::Result<()> {
+        let lines = self.suites.iter().map(|(name, count)| format!("{name} = {}\n", count.executed()));
+        let text = lines.fold(format!("{STORED_HEAD}\n"), |text, line| text + &line);
+        std::fs::write(file, text).with_context(|| format!("failed to write `{}`", file.display()))
     }
 
     /// nextest names a test suite after crate and binary, `lease::suite` or `xtask::bin/xtask`; counts are per crate.
@@ -56,10 +84,17 @@ impl TestCounts {
     }
 
     pub(crate) fn verify(&self) -> anyhow::Result<()> {
-        let empty: Vec<_> = self.suites.iter().filter(|(_, count)| count.passed + count.failed == 0).collect();
+        let empty: Vec<_> = self.suites.iter().filter(|(_, count)| count.executed() == 0).collect();
         if !empty.is_empty() {
             let names: Vec<_> = empty.into_iter().map(|(name, _)| name.as_str()).collect();
             bail!("no test ran in: {}", names.join(", "));
+        }
+        let missing: Vec<_> = self.stored.iter().filter_map(|(name, stored)| self.missing(name, *stored)).collect();
+        if !missing.is_empty() {
+            bail!(
+                "tests are missing: {}; if they were removed on purpose, run `cargo xtask test --accept-counts`",
+                missing.join(", ")
+            );
         }
         let skipped: u32 = self.suites.values().map(|count| count.skipped).sum();
         if skipped > 0 {
@@ -70,6 +105,11 @@ impl TestCounts {
             bail!("{failed} tests failed");
         }
         Ok(())
+    }
+
+    fn missing(&self, suite: &str, stored: u32) -> Option<String> {
+        let executed = self.suites.get(suite).map_or(0, SuiteCount::executed);
+        (executed < stored).then(|| format!("{suite} ran {executed} of {stored}"))
     }
 
     fn add(&mut self, name: &str, count: SuiteCount) {
@@ -160,6 +200,27 @@ mod tests {
         assert_eq!(counts.verify().unwrap_err().to_string(), "no test ran in: lease");
         counts.add("lease", SuiteCount { passed: 1, ..SuiteCount::default() });
         counts.verify().expect("every suite ran");
+    }
+
+    #[test]
+    fn a_suite_with_fewer_tests_than_stored_fails_the_run() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("counts.toml");
+        let counts = |python| {
+            let mut counts = TestCounts::with_suites(vec![]);
+            for (name, passed) in [("doctests", 1), ("python", python), ("javascript", 1)] {
+                counts.add(name, SuiteCount { passed, ..SuiteCount::default() });
+            }
+            counts
+        };
+        counts(3).store(&file).expect("stored");
+
+        let mut fewer = counts(2);
+        fewer.compare_with(&file).expect("read");
+        assert!(fewer.verify().unwrap_err().to_string().starts_with("tests are missing: python ran 2 of 3;"));
+        let mut more = counts(4);
+        more.compare_with(&file).expect("read");
+        more.verify().expect("more tests are welcome");
     }
 
     #[test]

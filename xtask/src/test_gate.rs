@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass, in one command, on a new machine.
 //!
 //! Installs the tools, runs the static checks, then the test suites. Each suite writes a JUnit report; at the end the executed tests
-//! are counted per suite, and a suite without an executed test has failed.
+//! are counted per suite, and a suite with fewer tests than before has failed.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +17,8 @@ use crate::tools::Tools;
 
 /// The build flags shared by tests and the processes they start.
 const BUILD: [&str; 2] = ["--workspace", "--locked"];
+/// How many tests each suite had.
+const STORED_COUNTS: &str = "xtask/test-counts.toml";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -26,6 +28,9 @@ pub(crate) struct Args {
     /// Run only the suites, without the static checks
     #[arg(long)]
     suites_only: bool,
+    /// Store how many tests each suite has, for `xtask/test-counts.toml`
+    #[arg(long)]
+    accept_counts: bool,
     /// Run only the end-to-end suites, with a broker that requires TLS and keys
     #[arg(long, conflicts_with_all = ["runs", "suites_only"])]
     secured_bus: bool,
@@ -43,7 +48,7 @@ pub(crate) fn check(root: &Path, arguments: &Args) -> anyhow::Result<()> {
         if arguments.runs > 1 {
             println!("\n── round {round} of {}", arguments.runs);
         }
-        run_suites(root, &tools)?;
+        run_suites(root, &tools, arguments.accept_counts)?;
     }
     Ok(())
 }
@@ -61,7 +66,7 @@ fn run_static_checks(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     })
 }
 
-fn run_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
+fn run_suites(root: &Path, tools: &Tools, accept_counts: bool) -> anyhow::Result<()> {
     let workspace = workspace(root)?;
     let target = workspace.target_directory.as_std_path();
     // The tests use the binary of their own build.
@@ -124,6 +129,11 @@ fn run_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
+    let stored = root.join(STORED_COUNTS);
+    if accept_counts {
+        counts.store(&stored)?;
+    }
+    counts.compare_with(&stored)?;
     counts.verify()
 }
 

@@ -12,9 +12,9 @@ use anyhow::{Context, bail};
 use mongod::{Environment, ProgressStyle};
 use sha2::{Digest, Sha256};
 
-use crate::process::{cargo, run, step, succeeds};
+use crate::process::{cargo, read, run, step, succeeds};
 
-/// The version to install if there is none; any installed version is used.
+/// The version of the gate. Another version may report results in another way.
 const NEXTEST: &str = "0.9.143";
 
 /// The oldest Node that the npm packages support.
@@ -114,11 +114,17 @@ fn cache_folder(environment: &Environment) -> anyhow::Result<PathBuf> {
 fn nextest(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
     let folder = cache.join(format!("nextest-{NEXTEST}"));
     let own = folder.join("bin/cargo-nextest");
-    if !succeeds("cargo-nextest", &["nextest", "--version"]) && !own.exists() {
-        println!("cargo-nextest is missing; building {NEXTEST} takes some minutes");
+    if installed_nextest().as_deref() != Some(NEXTEST) && !own.exists() {
+        println!("cargo-nextest {NEXTEST} is missing; building it takes some minutes");
         run(cargo(root, ["install", "--locked", "--version", NEXTEST, "cargo-nextest", "--root"]).arg(&folder))?;
     }
     Ok(folder.join("bin"))
+}
+
+/// The version of the installed nextest: `cargo-nextest 0.9.143 (…)`.
+fn installed_nextest() -> Option<String> {
+    let printed = read(Command::new("cargo-nextest").args(["nextest", "--version"])).ok()?;
+    printed.lines().next()?.split_whitespace().nth(1).map(str::to_owned)
 }
 
 fn debian(environment: &Environment, packages: &[(&'static str, InstallCheck)]) -> anyhow::Result<()> {

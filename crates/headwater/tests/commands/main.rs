@@ -11,6 +11,7 @@ mod error_pages;
 mod exit_codes;
 mod explain;
 mod fixture;
+mod guarantees_page;
 mod migration;
 mod model_tests;
 mod other_cluster;
