@@ -42,6 +42,19 @@ pub struct KillReport {
     pub completions_in_doubt: u64,
 }
 
+impl KillReport {
+    /// What the run was to cover and did not: a run without kills, or with nothing in flight, proves nothing.
+    fn missing(&self, rounds: u32) -> Option<&'static str> {
+        let wanted = [
+            (rounds == 0 || self.rounds < rounds, "all rounds"),
+            (self.accepted == 0, "an accepted message"),
+            (self.completed == 0, "a completed message"),
+            (self.sends_in_doubt == 0, "a kill while a send was in flight"),
+        ];
+        wanted.into_iter().find(|(is_missing, _)| *is_missing).map(|(_, what)| what)
+    }
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 struct SessionRecord {
     /// Accepted by the broker: 1 to this.
@@ -67,6 +80,13 @@ impl SessionLedger {
 
     fn violation(&self, what: String) {
         self.violations().push(what);
+    }
+
+    /// A kill closes connections. Any other error is a violation.
+    fn record_error(&self, doing: &str, error: &io::Error) {
+        if error.kind() == io::ErrorKind::Other {
+            self.violation(format!("failed to {doing}: {error}"));
+        }
     }
 
     fn violations(&self) -> MutexGuard<'_, Vec<String>> {
@@ -122,21 +142,39 @@ pub async fn run(
     }
     let mut settled = KillReport::default();
     ledger.update_report(&mut settled);
-    Ok(KillReport { accepted: settled.accepted, completed: settled.completed, ..report })
+    let report = KillReport { accepted: settled.accepted, completed: settled.completed, ..report };
+    match report.missing(rounds) {
+        Some(missing) => Err(format!("the run did not cover: {missing} ({report:?})")),
+        None => Ok(report),
+    }
 }
 
 async fn load(broker: &BrokerEndpoint, ledger: &Arc<SessionLedger>) {
-    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(broker.clone(), Arc::clone(ledger)))).collect();
-    let _ = send(broker, ledger, true).await;
+    let receivers = start_receivers(broker, ledger);
+    if let Err(error) = send(broker, ledger, true).await {
+        ledger.record_error("send", &error);
+    }
     for receiver in receivers {
         let _ = receiver.await;
     }
 }
 
+fn start_receivers(broker: &BrokerEndpoint, ledger: &Arc<SessionLedger>) -> Vec<tokio::task::JoinHandle<()>> {
+    let start = |_| {
+        let (broker, ledger) = (broker.clone(), Arc::clone(ledger));
+        tokio::spawn(async move {
+            if let Err(error) = receive(broker, &ledger).await {
+                ledger.record_error("receive", &error);
+            }
+        })
+    };
+    (0..RECEIVERS).map(start).collect()
+}
+
 /// Retries the sends in doubt and receives until everything accepted is completed.
 async fn drain(broker: &BrokerEndpoint, ledger: &Arc<SessionLedger>) -> Result<(), String> {
     send(broker, ledger, false).await.map_err(|error| format!("send what is in doubt: {error}"))?;
-    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(broker.clone(), Arc::clone(ledger)))).collect();
+    let receivers = start_receivers(broker, ledger);
     let done = timeout(DRAIN_TIMEOUT, async {
         while ledger.sessions().iter().any(|session| session.completed < session.accepted) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -200,7 +238,7 @@ async fn send(broker: &BrokerEndpoint, ledger: &SessionLedger, more: bool) -> io
 }
 
 /// Accepts one session after the other and completes what it receives, until the broker is gone.
-async fn receive(broker: BrokerEndpoint, ledger: Arc<SessionLedger>) -> io::Result<()> {
+async fn receive(broker: BrokerEndpoint, ledger: &SessionLedger) -> io::Result<()> {
     let mut client = RawAmqpClient::connect(&broker).await?;
     for turn in 0_u64.. {
         let link = client.receiver(format!("receiver-{turn}"), QUEUE, Some(None));
@@ -212,7 +250,7 @@ async fn receive(broker: BrokerEndpoint, ledger: Arc<SessionLedger>) -> io::Resu
                 match event {
                     ConnectionEvent::Delivery(delivery) => {
                         let (session, number) = read(delivery.payload)?;
-                        check(&ledger, session, number, last);
+                        check(ledger, session, number, last);
                         last = Some(number);
                         let entry = &mut ledger.sessions()[session];
                         entry.requested = entry.requested.max(number);
@@ -254,9 +292,10 @@ fn check(ledger: &SessionLedger, session: usize, number: u64, last: Option<u64>)
     }
 }
 
-/// A length that differs between messages and is the same for a retry.
+/// Length and content differ between messages and are the same for a retry.
 fn body(session: usize, number: u64) -> Vec<u8> {
-    vec![b'x'; (session * 7_919 + number as usize * 104_729) % LARGEST_BODY]
+    let seed = session * 7_919 + number as usize * 104_729;
+    (0..seed % LARGEST_BODY).map(|index| (seed.wrapping_add(index * 31) >> 3) as u8).collect()
 }
 
 fn read(payload: bytes::Bytes) -> io::Result<(usize, u64)> {
@@ -265,5 +304,9 @@ fn read(payload: bytes::Bytes) -> io::Result<(usize, u64)> {
     let id = properties.message_id.as_ref().and_then(|id| id.as_str());
     let parts = id.and_then(|id| id.split_once('-'));
     let parsed = parts.and_then(|(session, number)| Some((session.parse().ok()?, number.parse().ok()?)));
-    parsed.ok_or_else(|| io::Error::other("received a message that was never sent"))
+    let (session, number) = parsed.ok_or_else(|| io::Error::other("received a message that was never sent"))?;
+    if message.data().next().unwrap_or_default() != body(session, number) {
+        return Err(io::Error::other(format!("message {session}-{number} came with another body")));
+    }
+    Ok((session, number))
 }

@@ -4,21 +4,25 @@
 //! [`consumer_soak`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
 //! [`stop_soak`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
 //! [`deploy_soak`] covers read models that change under load. [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
-//! [`find_failing_seed`] plants a failpoint in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
+//! [`detect_in_producer`] and [`detect_in_consumer`] plant a failpoint in the pods and look for the seed that shows its violation: a check that cannot fail proves nothing.
 
 mod args;
 pub mod audit_soak;
 pub mod consumer_soak;
 mod defect_detection;
 pub mod deploy_soak;
+mod drain;
 mod late_republisher;
 mod producer_soak;
 pub mod soak_read_models;
+mod soak_violation;
 pub mod stop_soak;
 mod subscription_reader;
 
 pub use args::{RoundSummary, SoakArgs};
-pub use defect_detection::{consumer_options_for, find_failing_consumer_seed, find_failing_seed, producer_options_for};
+pub use defect_detection::{NotDetected, detect_in_consumer, detect_in_producer, expected_violation};
+pub use drain::RunEnd;
 pub use pipeline::failpoints::Failpoint;
 pub use producer_soak::{ProducerSoakOptions, ProducerSoakResult, run};
-pub use subscription_reader::SubscriptionReader;
+pub use soak_violation::SoakViolation;
+pub use subscription_reader::{ReaderErrors, SubscriptionReader};

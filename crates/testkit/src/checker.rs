@@ -3,7 +3,8 @@
 //! A writer records every write before it sends it ([`Checker::record_intent`]) and again after the acknowledgement. A reader at the
 //! other end records every event in the order of arrival ([`Checker::record_observed`]). [`Checker::check`] compares the two per
 //! aggregate: every acknowledged write is observed exactly once and in order, and nothing else is observed. A write without an
-//! acknowledgement is in doubt: it may be observed or not; if it is, exactly once and in order.
+//! acknowledgement is in doubt: it may be observed or not; if it is, exactly once and in order. Where the writer recorded a digest of the
+//! body ([`Checker::record_body`]) and the reader sees one, they must be equal.
 //!
 //! Independent of MongoDB and Service Bus: a read model that lists the events applied to it is checked like a subscription.
 //! [`FencingHistory`] checks who saved the checkpoint.
@@ -13,6 +14,7 @@ mod fencing;
 mod history;
 mod report;
 
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -34,6 +36,22 @@ pub struct ObservedEvent<'a> {
     /// The broker's sequence number of the stored message. It distinguishes two copies from one message delivered twice. `None`: every
     /// observation is a message of its own.
     pub message_number: Option<i64>,
+    /// The [digest](body_digest) of the body; `None` where the body is not visible.
+    pub body: Option<u64>,
+}
+
+impl<'a> ObservedEvent<'a> {
+    /// An event of which only its place in the aggregate is visible.
+    pub fn new(aggregate: &'a str, sequence: i64) -> Self {
+        Self { aggregate, sequence, event: None, term: None, message_number: None, body: None }
+    }
+}
+
+/// A digest of an event's BSON, equal for equal bytes.
+pub fn body_digest(bson: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bson);
+    hasher.finish()
 }
 
 /// What two copies of one event are.
@@ -72,6 +90,14 @@ impl Checker {
     /// Records the aggregate's next write, before it is sent; returns its sequence, from 1.
     pub fn record_intent(&self, aggregate: &str, event: ObjectId) -> i64 {
         self.history().record_intent(aggregate, event)
+    }
+
+    /// Records the digest of the body of a write, before it is sent.
+    ///
+    /// # Panics
+    /// When there was no [`Self::record_intent`] for it.
+    pub fn record_body(&self, aggregate: &str, sequence: i64, body: u64) {
+        self.history().record_body(aggregate, sequence, body);
     }
 
     /// The write was acknowledged, or found to be durable.

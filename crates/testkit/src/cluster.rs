@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Document, Timestamp, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, IndexOptions, WriteConcern};
 use mongodb::{Collection, Database, IndexModel};
 use tempfile::TempDir;
@@ -173,6 +173,25 @@ impl TestCluster {
             }
         });
         Ok(found.await?)
+    }
+
+    /// The time of the newest operation of the source.
+    pub async fn operation_time(&self) -> Result<Timestamp, Error> {
+        let doing = "read the operation time";
+        let reply = timeout(RESPONSE_TIMEOUT, async { self.source().run_command(doc! { "ping": 1 }).await }).await;
+        let reply = reply.map_err(|_| Error::NoResponse { doing })?.map_err(crate::mongo::Error::driver(doing))?;
+        reply.get_timestamp("operationTime").map_err(|_| Error::NoResponse { doing })
+    }
+
+    /// Whether nothing is left in the pipeline of what the source held at this time: the checkpoint has passed it, and the subscription is
+    /// empty.
+    pub async fn has_drained(&self, newest: Timestamp, subscription: &str) -> Result<bool, Error> {
+        let checkpoints = self.coordination().collection::<Document>(CHECKPOINTS);
+        let passed = doc! { "_id": config::PIPELINE, "clusterTime": { "$gte": newest } };
+        let found = timeout(RESPONSE_TIMEOUT, async { checkpoints.find_one(passed).await }).await;
+        // Without a response, nothing is known: not drained.
+        let has_passed = matches!(found, Ok(Ok(Some(_))));
+        Ok(has_passed && self.broker.active_messages_of(subscription).await? == 0)
     }
 
     /// Starts a stopped pod. A terminated pod must end first; this waits for it.

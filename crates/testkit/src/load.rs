@@ -21,7 +21,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::checker::Checker;
+use crate::checker::{Checker, body_digest};
 
 const DUPLICATE_KEY: i32 = 11000;
 /// A paused primary does not respond, and the driver would wait for it.
@@ -222,6 +222,8 @@ impl LoadWriter {
                 "customer": format!("customer-{}", number % self.load.customers),
             },
         };
+        let bson = mongodb::bson::serialize_to_vec(&document).expect("an event is a document");
+        self.checker.record_body(&aggregate, sequence, body_digest(&bson));
         PendingWrite { aggregate, sequence, document }
     }
 

@@ -45,10 +45,13 @@ impl Args {
 async fn main() -> ExitCode {
     let args = Args::parse();
     println!("seed {}: {} rounds", args.seed, args.rounds);
-    match run(&headwater_binary(), &args.options()).await {
+    let options = args.options();
+    match run(&headwater_binary(), &options).await {
         Ok(outcome) => {
+            let missing = outcome.missing(&options);
+            missing.iter().for_each(|what| println!("the run did not cover: {what}"));
             println!("{outcome}\n{}", outcome.json());
-            if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if outcome.is_clean() && missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             println!("seed {}: the test cluster failed: {error}", args.seed);

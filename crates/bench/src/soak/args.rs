@@ -66,6 +66,10 @@ impl SoakArgs {
         run: impl AsyncFn(&Path, &O) -> Result<R, E>,
         summarize: impl Fn(&R, &O) -> RoundSummary,
     ) -> ExitCode {
+        if self.rounds == 0 {
+            println!("no rounds: nothing was tested");
+            return ExitCode::FAILURE;
+        }
         let mut failed = 0;
         for seed in self.seed..self.seed + self.rounds {
             println!("seed {seed}: {} events, {} aggregates", self.events, self.aggregates);

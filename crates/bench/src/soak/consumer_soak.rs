@@ -119,7 +119,8 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
 
     let (faults, _) = producer_soak::write_under_faults(&mut cluster, &options.base, &checker, outstanding).await?;
     let written = Instant::now();
-    let drained_in = wait_until_applied(&mut cluster, &checker, &progress, options.base.stall_timeout, written).await?;
+    let (end, drained_in) =
+        wait_until_applied(&mut cluster, &checker, &progress, options.base.stall_timeout, written).await?;
     let (republished, longest_stall) =
         (republish.as_ref().map_or(0, LateRepublisher::republished), progress.longest_stall());
     drop((republish, progress));
@@ -140,13 +141,14 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
     let report = if options.history { checker.check(DuplicatePolicy::Forbidden) } else { CheckReport::default() };
     Ok(ConsumerSoakResult {
         report,
+        end,
         acknowledged,
         differences,
         parked,
         expected_parked,
         replayed,
         republished,
-        violations: fence.violations().len(),
+        fence_breaches: fence.violations().len(),
         terms: fence.terms(),
         faults,
         unexpected_exits,

@@ -1,36 +1,99 @@
-//! Runs a soak with a failpoint active in every pod; one of a few seeds must fail.
+//! Runs a soak with a failpoint active in every pod: within a few seeds it must break its guarantee, by name, and the same seeds without
+//! the failpoint must be clean.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
 
 use pipeline::failpoints::Failpoint;
-use testkit::cluster::Error;
 use testkit::load::Load;
 use testkit::nemesis::FaultProfile;
 
-use super::consumer_soak::{self, ConsumerSoakOptions, ConsumerSoakResult};
-use super::producer_soak::{ProducerSoakOptions, ProducerSoakResult, run};
+use super::SoakViolation;
+use super::consumer_soak::{self, ConsumerSoakOptions, Error};
+use super::producer_soak::{self, ProducerSoakOptions};
 
-/// The first seed whose run was not clean, with its result.
-pub async fn find_failing_seed(
-    binary: &Path,
+/// A failpoint was not found, or the same run fails without it.
+#[derive(Debug, thiserror::Error)]
+pub enum NotDetected {
+    #[error("no seed of {seeds:?} showed `{violation}`; the last result:\n{last}")]
+    NotFound { seeds: Range<u64>, violation: SoakViolation, last: String },
+    #[error("seed {seed} is not clean without the failpoint:\n{result}")]
+    ControlFailed { seed: u64, result: String },
+    #[error("seed {seed}: the test cluster failed: {source}")]
+    Cluster { seed: u64, source: Error },
+}
+
+/// What one run broke, and its result as text.
+type RunResult = Result<(BTreeSet<SoakViolation>, String), Error>;
+
+/// The guarantee that breaks without the mechanism of this failpoint.
+pub fn expected_violation(failpoint: Failpoint) -> SoakViolation {
+    match failpoint {
+        Failpoint::NoFence => SoakViolation::FenceBreached,
+        Failpoint::CheckpointAhead | Failpoint::SettleBeforeCommit => SoakViolation::Lost,
+        Failpoint::TokenInsideSplit => SoakViolation::Stalled,
+        Failpoint::TwoTransfersPerLane => SoakViolation::OutOfOrder,
+        // The later transaction moves the cursor, so the events of the earlier one count as duplicates.
+        Failpoint::OverlappingTransactions => SoakViolation::Lost,
+        Failpoint::NoCursorCheck => SoakViolation::Duplicated,
+        // The poisoned read model keeps sums and not a list of its events: an event that passes a parked one shows as a difference.
+        Failpoint::ParkedCheckSkipped | Failpoint::NoGenerationCheck => SoakViolation::ReadModelDiffers,
+    }
+}
+
+/// Looks for a failpoint of the producer. Returns the seed that showed its violation.
+pub async fn detect_in_producer(binary: &Path, failpoint: Failpoint, seeds: Range<u64>) -> Result<u64, NotDetected> {
+    let run = async |seed, active: Option<Failpoint>| -> RunResult {
+        let options = ProducerSoakOptions { failpoint: active, ..producer_options_for(failpoint, seed) };
+        let result = producer_soak::run(binary, &options).await?;
+        Ok((result.violations(), result.to_string()))
+    };
+    detect(failpoint, seeds, run).await
+}
+
+/// Looks for a failpoint of the consumer. Returns the seed that showed its violation.
+pub async fn detect_in_consumer(binary: &Path, failpoint: Failpoint, seeds: Range<u64>) -> Result<u64, NotDetected> {
+    let run = async |seed, active: Option<Failpoint>| -> RunResult {
+        let mut options = consumer_options_for(failpoint, seed);
+        options.base.failpoint = active;
+        let result = consumer_soak::run(binary, &options).await?;
+        Ok((result.violations(), result.to_string()))
+    };
+    detect(failpoint, seeds, run).await
+}
+
+/// Runs seed after seed with the failpoint until one shows the expected violation, then the same seeds without it.
+async fn detect(
     failpoint: Failpoint,
     seeds: Range<u64>,
-) -> Result<Option<(u64, ProducerSoakResult)>, Error> {
-    for seed in seeds {
-        let options = ProducerSoakOptions { failpoint: Some(failpoint), ..producer_options_for(failpoint, seed) };
-        let outcome = run(binary, &options).await?;
-        if !outcome.is_clean() {
-            return Ok(Some((seed, outcome)));
+    run: impl AsyncFn(u64, Option<Failpoint>) -> RunResult,
+) -> Result<u64, NotDetected> {
+    let violation = expected_violation(failpoint);
+    let run = async |seed, active| run(seed, active).await.map_err(|source| NotDetected::Cluster { seed, source });
+    let (mut found, mut last) = (None, String::new());
+    for seed in seeds.clone() {
+        let (violations, result) = run(seed, Some(failpoint)).await?;
+        println!("{failpoint:?}, seed {seed}: {violations:?}\n{result}");
+        last = result;
+        if violations.contains(&violation) {
+            found = Some(seed);
+            break;
         }
     }
-    Ok(None)
+    let found = found.ok_or(NotDetected::NotFound { seeds: seeds.clone(), violation, last })?;
+    for seed in seeds.start..=found {
+        let (violations, result) = run(seed, None).await?;
+        if !violations.is_empty() {
+            return Err(NotDetected::ControlFailed { seed, result });
+        }
+    }
+    Ok(found)
 }
 
 /// The run that reveals this failpoint. Without the failpoint it must be clean.
-pub fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOptions {
-    let cut = ProducerSoakOptions { stall_timeout: Duration::from_secs(8), ..ProducerSoakOptions::short(seed) };
+fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOptions {
+    let cut = ProducerSoakOptions::short(seed);
     let load = cut.load.clone();
     match failpoint {
         Failpoint::NoFence => ProducerSoakOptions { profile: FaultProfile::late_saves(), ..cut },
@@ -43,7 +106,7 @@ pub fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOpti
             ..cut
         },
         // An insert with a short `_id` is never split (measured: a document of 16,777,042 bytes makes one event of 16,777,439 bytes, in one piece). Large
-        // updates are, which this load does not write: `headwater/tests/producer/split.rs` tests it.
+        // updates are, which this load does not write: `headwater/tests/producer/split_events.rs` tests it.
         Failpoint::TokenInsideSplit => ProducerSoakOptions { profile: FaultProfile::leader_kills(), ..cut },
         Failpoint::NoCursorCheck
         | Failpoint::SettleBeforeCommit
@@ -53,28 +116,10 @@ pub fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOpti
     }
 }
 
-/// Like [`find_failing_seed`], for the consumer.
-pub async fn find_failing_consumer_seed(
-    binary: &Path,
-    failpoint: Failpoint,
-    seeds: Range<u64>,
-) -> Result<Option<(u64, ConsumerSoakResult)>, consumer_soak::Error> {
-    for seed in seeds {
-        let mut options = consumer_options_for(failpoint, seed);
-        options.base.failpoint = Some(failpoint);
-        let outcome = consumer_soak::run(binary, &options).await?;
-        if !outcome.is_clean() {
-            return Ok(Some((seed, outcome)));
-        }
-    }
-    Ok(None)
-}
-
 /// Like [`producer_options_for`], for the consumer.
-pub fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions {
+fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions {
     let mut cut = ConsumerSoakOptions { republish: false, poison: false, ..ConsumerSoakOptions::short(seed) };
     let base = &mut cut.base;
-    base.stall_timeout = Duration::from_secs(6);
     base.load = Load { events: 1_500, aggregates: 20, customers: 2, run_length: 4..=12, ..base.load.clone() };
     match failpoint {
         // Applied events are published again.

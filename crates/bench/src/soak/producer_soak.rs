@@ -1,5 +1,6 @@
 //! The producer's soak: compares acknowledged writes with the messages of the subscription.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,9 @@ use testkit::nemesis::{self, BrokerProcessFault, ClusterFault, FaultPlan, FaultP
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::SubscriptionReader;
+use super::SoakViolation;
+use super::drain::{RunEnd, RunProgress, wait_for_end};
+use super::{ReaderErrors, SubscriptionReader};
 
 const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Without a new event for this long, everything has arrived.
@@ -39,7 +42,7 @@ pub struct ProducerSoakOptions {
     /// Seed of the fault plan; the load has its own.
     pub seed: u64,
     pub failpoint: Option<Failpoint>,
-    /// Without progress for this long, outstanding events count as lost.
+    /// Without progress for this long, a pipeline that is not drained counts as stalled.
     pub stall_timeout: Duration,
     /// Prints the plan and the progress.
     pub verbose: bool,
@@ -147,6 +150,8 @@ impl ProducerSoakOptions {
 #[derive(Debug)]
 pub struct ProducerSoakResult {
     pub report: CheckReport,
+    pub end: RunEnd,
+    pub reader_errors: ReaderErrors,
     /// Lease holders and checkpoint saves.
     pub fence: FencingHistory,
     pub faults: nemesis::FaultReport,
@@ -159,21 +164,33 @@ pub struct ProducerSoakResult {
 impl ProducerSoakResult {
     /// Whether every guarantee held. (Restarted pods are reported separately: see [`Self::unexpected_exits`].)
     pub fn is_clean(&self) -> bool {
-        self.report.is_clean() && self.fence.violations().is_empty()
+        self.violations().is_empty()
+    }
+
+    /// The kinds of guarantees that were broken.
+    pub fn violations(&self) -> BTreeSet<SoakViolation> {
+        let mut found = SoakViolation::of_history(&self.report);
+        found.extend((!self.fence.violations().is_empty()).then_some(SoakViolation::FenceBreached));
+        found.extend((self.end == RunEnd::Stalled).then_some(SoakViolation::Stalled));
+        found.extend((!self.reader_errors.fatal.is_empty()).then_some(SoakViolation::ReaderError));
+        found
     }
 
     /// What this run was to cover and did not: a run without faults proves nothing.
     pub fn missing(&self, options: &ProducerSoakOptions) -> Vec<String> {
         let mut missing = options.missing_faults(&self.faults);
-        if self.fence.terms() < 2 {
-            missing.push("a takeover".to_owned());
-        }
+        let wanted = [
+            (self.report.counts.acknowledged == 0, "an acknowledged write"),
+            (self.fence.terms() < 2, "a takeover"),
+            (self.fence.saves() == 0, "a save of the checkpoint"),
+        ];
+        missing.extend(wanted.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what.to_owned()));
         missing
     }
 
     /// The last line of a soak.
     pub fn json(&self, soak: &str) -> serde_json::Value {
-        let Self { report, fence, faults, written, unexpected_exits, took } = self;
+        let Self { report, end, reader_errors, fence, faults, written, unexpected_exits, took } = self;
         let effects = |harm| faults.counts(ClusterFault::Broker(harm)).effects;
         serde_json::json!({
             "soak": soak,
@@ -184,6 +201,9 @@ impl ProducerSoakResult {
             "doubled": report.count(ViolationKind::Duplicated),
             "out_of_order": report.count(ViolationKind::OutOfOrder),
             "alien": report.count(ViolationKind::Unexpected),
+            "altered": report.count(ViolationKind::Altered),
+            "stalled": *end == RunEnd::Stalled,
+            "reader_errors": reader_errors.retryable + reader_errors.fatal.len() as u64,
             "copies": report.duplicates(),
             "most_copies_in_a_term": report.most_duplicates_in_a_term(),
             "terms": fence.terms(),
@@ -201,8 +221,9 @@ impl ProducerSoakResult {
 
 impl fmt::Display for ProducerSoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { report, fence, faults, written, unexpected_exits, took } = self;
-        writeln!(f, "{report}")?;
+        let Self { report, end, reader_errors, fence, faults, written, unexpected_exits, took } = self;
+        writeln!(f, "{report}\nthe run ended {end:?}, {} reader errors", reader_errors.retryable)?;
+        reader_errors.fatal.iter().try_for_each(|error| writeln!(f, "reader error: {error}"))?;
         writeln!(f, "{written:?}, {} terms, {} saves, {:.1} s", fence.terms(), fence.saves(), took.as_secs_f64())?;
         write!(f, "{faults}")?;
         fence.violations().iter().take(10).try_for_each(|violation| write!(f, "\n{violation}"))?;
@@ -224,7 +245,8 @@ pub async fn run(binary: &Path, options: &ProducerSoakOptions) -> Result<Produce
     // An event written during the snapshot may arrive twice, from the snapshot and from the stream. This soak does not test that.
     cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     let checker = Arc::new(Checker::new());
-    let reader = SubscriptionReader::start(cluster.broker(), &cluster.broker().subscription(), &checker);
+    let subscription = cluster.broker().subscription();
+    let reader = SubscriptionReader::start(cluster.broker(), &subscription, &checker);
     let mut progress = JoinSet::new();
     if options.verbose {
         progress.spawn(print_progress(Arc::clone(&checker)));
@@ -232,15 +254,16 @@ pub async fn run(binary: &Path, options: &ProducerSoakOptions) -> Result<Produce
     let (faults, written) = write_under_faults(&mut cluster, options, &checker, || checker.outstanding()).await?;
     drop(progress);
 
-    wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
+    let end = wait_until_all_observed(&mut cluster, &subscription, &checker, options.stall_timeout).await?;
     cluster.stop_pods().await;
-    // A pod may have published more while it stopped.
-    wait_until_all_observed(&mut cluster, &checker, QUIET_PERIOD).await?;
+    wait_until_quiet(&checker).await;
+    let reader_errors = reader.errors();
     drop(reader);
     let fence = observer.history();
     let unexpected_exits = cluster.stop().await;
     let report = checker.check(options.duplicates());
-    Ok(ProducerSoakResult { report, fence, faults, written, unexpected_exits, took: began.elapsed() })
+    let took = began.elapsed();
+    Ok(ProducerSoakResult { report, end, reader_errors, fence, faults, written, unexpected_exits, took })
 }
 
 /// Writes the load while the plan runs, and more on a slow machine until all once-only faults have occurred. `in_flight` returns the
@@ -287,23 +310,28 @@ async fn write(
     written
 }
 
-/// Waits until nothing is outstanding and nothing more arrives, or until `stall_timeout` passes without a new event.
+/// Waits until every acknowledged write has been observed, see [`wait_for_end`].
 pub(super) async fn wait_until_all_observed(
     cluster: &mut TestCluster,
+    subscription: &str,
     checker: &Checker,
     stall_timeout: Duration,
-) -> Result<(), Error> {
-    let (mut seen, mut since) = (checker.counts().observed, Instant::now());
-    loop {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        cluster.restart_exited_pods()?;
+) -> Result<RunEnd, Error> {
+    let progress = || {
         let counts = checker.counts();
-        if counts.observed != seen {
-            (seen, since) = (counts.observed, Instant::now());
-        }
-        let enough = if counts.outstanding == 0 { QUIET_PERIOD } else { stall_timeout };
-        if since.elapsed() > enough {
-            return Ok(());
+        RunProgress { arrived: counts.observed, is_complete: counts.outstanding == 0 }
+    };
+    wait_for_end(cluster, subscription, stall_timeout, progress).await
+}
+
+/// Waits until nothing more arrives after the pods have stopped: they may have published while they stopped.
+pub(super) async fn wait_until_quiet(checker: &Checker) {
+    let (mut seen, mut since) = (checker.counts().observed, Instant::now());
+    while since.elapsed() < QUIET_PERIOD {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let observed = checker.counts().observed;
+        if observed != seen {
+            (seen, since) = (observed, Instant::now());
         }
     }
 }

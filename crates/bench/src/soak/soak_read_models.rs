@@ -148,7 +148,7 @@ pub async fn record_history(views: &Database, checker: &Checker) -> Result<(), m
             let entry = entry.as_document();
             let sequence = entry.and_then(|entry| entry.get_i64("s").ok()).unwrap_or(0);
             let event = entry.and_then(|entry| entry.get_object_id("e").ok());
-            checker.record_observed(&ObservedEvent { aggregate, sequence, event, term: None, message_number: None });
+            checker.record_observed(&ObservedEvent { event, ..ObservedEvent::new(aggregate, sequence) });
         }
     }
     Ok(())

@@ -19,7 +19,7 @@ use testkit::load::Load;
 use tokio_util::sync::CancellationToken;
 
 use super::consumer_soak::{ApplyProgress, Error, wait_until_applied};
-use super::{SubscriptionReader, producer_soak, soak_read_models};
+use super::{RunEnd, SubscriptionReader, producer_soak, soak_read_models};
 pub use result::StopSoakResult;
 use rounds::StopRounds;
 
@@ -29,8 +29,6 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const SESSION_DRAIN: Duration = Duration::from_secs(20);
 const FLUSH: Duration = Duration::from_secs(10);
 const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Without a new event for this long, everything has arrived.
-const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -47,7 +45,7 @@ pub struct StopSoakOptions {
     pub pause: Duration,
     /// How long a leader may take to publish what it has read.
     pub flush: Duration,
-    /// Without progress for this long, outstanding events count as lost.
+    /// Without progress for this long, a pipeline that is not drained counts as stalled.
     pub stall_timeout: Duration,
     /// Prints the progress.
     pub verbose: bool,
@@ -110,7 +108,8 @@ pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakRes
     cluster.wait_for_leader(LEADER_TIMEOUT).await?;
     cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     let checker = Arc::new(Checker::new());
-    let reader = SubscriptionReader::start(cluster.broker(), &cluster.broker().observer_subscription(), &checker);
+    let subscription = cluster.broker().observer_subscription();
+    let reader = SubscriptionReader::start(cluster.broker(), &subscription, &checker);
     let enough = CancellationToken::new();
     let writing = {
         let (load, events, ledger, enough) =
@@ -125,23 +124,28 @@ pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakRes
     let figures = timings?;
 
     let (written, progress) = (Instant::now(), ApplyProgress::start(&views, &checker, options.verbose));
-    producer_soak::wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
-    wait_until_applied(&mut cluster, &checker, &progress, options.stall_timeout, written).await?;
+    let stall_timeout = options.stall_timeout;
+    let published =
+        producer_soak::wait_until_all_observed(&mut cluster, &subscription, &checker, stall_timeout).await?;
+    let (applied, _) = wait_until_applied(&mut cluster, &checker, &progress, stall_timeout, written).await?;
+    let is_stalled = [published, applied].contains(&RunEnd::Stalled);
     cluster.stop_pods().await;
-    // A pod may have published more while it stopped.
-    producer_soak::wait_until_all_observed(&mut cluster, &checker, QUIET_PERIOD).await?;
+    producer_soak::wait_until_quiet(&checker).await;
+    let reader_errors = reader.errors();
     drop((reader, progress));
     let applied = checker.with_same_writes();
     soak_read_models::record_history(&views, &applied).await?;
     let expected = soak_read_models::fold(&cluster.events()).await?;
     let differences = soak_read_models::differences(&views, &expected).await?;
-    let violations = observer.read(|history| history.violations().len());
+    let fence_breaches = observer.read(|history| history.violations().len());
     let unexpected_exits = cluster.stop().await;
     Ok(StopSoakResult {
         topic: checker.check(DuplicatePolicy::Forbidden),
         applied: applied.check(DuplicatePolicy::Forbidden),
         differences,
-        violations,
+        is_stalled,
+        reader_errors,
+        fence_breaches,
         figures,
         deadline: DEADLINE,
         unexpected_exits,

@@ -1,13 +1,13 @@
 //! Reads a subscription session by session and records every message in the checker.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, RawDocument};
 use pipeline::envelope::property;
-use servicebus::{Client, Config, Error, ReceivedMessage, SessionReceiver};
-use testkit::checker::{Checker, ObservedEvent};
+use servicebus::{BusErrorKind, Client, Config, Error, ReceivedMessage, SessionReceiver};
+use testkit::checker::{Checker, ObservedEvent, body_digest};
 use testkit::cluster::ClusterBroker;
 use tokio::task::JoinSet;
 
@@ -17,11 +17,42 @@ const CONNECTIONS: usize = 2;
 /// Short, because a killed or paused broker redelivers everything in flight.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const BATCH: usize = 200;
+const MAX_KEPT_ERRORS: usize = 10;
 
 /// Readers that run until this is dropped.
 #[derive(Debug)]
 pub struct SubscriptionReader {
+    errors: Arc<Mutex<ReaderErrors>>,
     _readers: JoinSet<()>,
+}
+
+/// Errors that readers received.
+#[derive(Clone, Debug, Default)]
+pub struct ReaderErrors {
+    /// Errors after which a reader tries again: lost connections and locks, timeouts. Faults cause them.
+    pub retryable: u64,
+    /// Errors that no fault explains. The first few, with their causes.
+    pub fatal: Vec<String>,
+}
+
+impl ReaderErrors {
+    fn add(&mut self, error: &Error) {
+        // A paused or killed broker loses locks, and the receiver of a lost session is closed.
+        let is_lost_session = matches!(
+            error.kind(),
+            BusErrorKind::SessionLockLost | BusErrorKind::MessageLockLost | BusErrorKind::Closed
+        );
+        if is_lost_session || error.kind() != BusErrorKind::Protocol && error.kind().is_retryable() {
+            self.retryable += 1;
+        } else if self.fatal.len() < MAX_KEPT_ERRORS {
+            self.fatal.push(chain(error));
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl SubscriptionReader {
@@ -35,25 +66,38 @@ impl SubscriptionReader {
             ..Config::default()
         };
         let clients: Vec<Client> = (0..CONNECTIONS).map(|_| broker.client(config.clone())).collect();
-        let mut readers = JoinSet::new();
+        let (errors, mut readers) = (Arc::<Mutex<ReaderErrors>>::default(), JoinSet::new());
         for number in 0..READERS {
             let client = clients[number % CONNECTIONS].clone();
-            readers.spawn(read(client, subscription.to_owned(), Arc::clone(checker)));
+            readers.spawn(read(client, subscription.to_owned(), Arc::clone(checker), Arc::clone(&errors)));
         }
-        Self { _readers: readers }
+        Self { errors, _readers: readers }
+    }
+
+    /// The errors so far.
+    pub fn errors(&self) -> ReaderErrors {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-async fn read(client: Client, subscription: String, checker: Arc<Checker>) {
+async fn read(client: Client, subscription: String, checker: Arc<Checker>, errors: Arc<Mutex<ReaderErrors>>) {
+    let record = |error: &Error| errors.lock().unwrap_or_else(PoisonError::into_inner).add(error);
     loop {
         match client.accept_next_session(&subscription, Duration::from_secs(1)).await {
             Ok(Some(mut session)) => {
                 // After any failure the broker redelivers what was not completed.
-                let _ = read_session(&mut session, &checker).await;
-                let _ = session.close().await;
+                if let Err(error) = read_session(&mut session, &checker).await {
+                    record(&error);
+                }
+                if let Err(error) = session.close().await {
+                    record(&error);
+                }
             }
             Ok(None) => {}
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(error) => {
+                record(&error);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
         }
     }
 }
@@ -85,12 +129,15 @@ fn record(message: &ReceivedMessage, checker: &Checker) {
     let term = number(property::TERM).and_then(|term| u64::try_from(term).ok());
     let event = body.and_then(|body| body.get_object_id("_id").ok()).or_else(|| key_property(message));
     let message_number = Some(message.sequence_number());
+    // An oversize body is stored elsewhere: its message has none.
+    let body = body.map(|body| body_digest(body.as_bytes()));
     checker.record_observed(&ObservedEvent {
         aggregate: &aggregate,
         sequence: sequence.unwrap_or(0),
         event,
         term,
         message_number,
+        body,
     });
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bench::soak::consumer_soak::{ConsumerSoakOptions, run};
-use bench::soak::{consumer_options_for, find_failing_consumer_seed};
+use bench::soak::{SoakViolation, detect_in_consumer, expected_violation};
 use pipeline::failpoints::Failpoint;
 
 use super::BINARY;
@@ -26,31 +26,29 @@ async fn read_models_equal_a_fold_without_a_sequence() {
     assert_eq!(outcome.missing(&options), [""; 0], "{outcome}");
 }
 
-/// The defect is found within ten seeds, and the same run without it passes.
-async fn is_found(defect: Failpoint) {
-    let found = find_failing_consumer_seed(Path::new(BINARY), defect, 0..10).await.unwrap();
-    let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
-    println!("{defect:?}: seed {seed}\n{outcome}");
-    let without = run(Path::new(BINARY), &consumer_options_for(defect, seed)).await.unwrap();
-    assert!(without.is_clean(), "{without}");
+/// The failpoint breaks this guarantee within ten seeds, and the same seeds without it are clean.
+async fn assert_failpoint_is_found(defect: Failpoint, violation: SoakViolation) {
+    assert_eq!(expected_violation(defect), violation);
+    detect_in_consumer(Path::new(BINARY), defect, 0..10).await.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[tokio::test]
 async fn without_the_cursor_check_redelivered_events_apply_twice() {
-    is_found(Failpoint::NoCursorCheck).await;
+    assert_failpoint_is_found(Failpoint::NoCursorCheck, SoakViolation::Duplicated).await;
 }
 
 #[tokio::test]
 async fn settling_before_the_commit_is_found() {
-    is_found(Failpoint::SettleBeforeCommit).await;
+    assert_failpoint_is_found(Failpoint::SettleBeforeCommit, SoakViolation::Lost).await;
 }
 
+/// The later transaction moves the cursor, so the events of the earlier one count as duplicates.
 #[tokio::test]
-async fn overlapping_session_transactions_break_the_order() {
-    is_found(Failpoint::OverlappingTransactions).await;
+async fn overlapping_session_transactions_lose_events() {
+    assert_failpoint_is_found(Failpoint::OverlappingTransactions, SoakViolation::Lost).await;
 }
 
 #[tokio::test]
 async fn without_the_parked_check_the_soak_finds_reordered_events() {
-    is_found(Failpoint::ParkedCheckSkipped).await;
+    assert_failpoint_is_found(Failpoint::ParkedCheckSkipped, SoakViolation::ReadModelDiffers).await;
 }

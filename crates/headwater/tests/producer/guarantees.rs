@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use bench::soak::{ProducerSoakOptions, ProducerSoakResult, find_failing_seed, producer_options_for, run};
+use bench::soak::{
+    ProducerSoakOptions, ProducerSoakResult, SoakViolation, detect_in_producer, expected_violation, run,
+};
 use pipeline::failpoints::Failpoint;
 use testkit::cluster::TopicConfig;
 use testkit::load::Load;
@@ -55,26 +57,23 @@ async fn a_takeover_republishes_at_most_the_window() {
     assert!((1..=WINDOW).contains(&copies), "{:?}", outcome.report.duplicates);
 }
 
-/// The failpoint is found within ten seeds, and the same run without it is clean.
-async fn assert_failpoint_is_found(defect: Failpoint) {
-    let found = find_failing_seed(Path::new(BINARY), defect, 0..10).await.unwrap();
-    let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
-    println!("{defect:?}: seed {seed}\n{outcome}");
-    let without = run(Path::new(BINARY), &producer_options_for(defect, seed)).await.unwrap();
-    assert!(without.is_clean(), "{without}");
+/// The failpoint breaks this guarantee within ten seeds, and the same seeds without it are clean.
+async fn assert_failpoint_is_found(defect: Failpoint, violation: SoakViolation) {
+    assert_eq!(expected_violation(defect), violation);
+    detect_in_producer(Path::new(BINARY), defect, 0..10).await.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[tokio::test]
 async fn without_the_fence_a_deposed_leader_saves() {
-    assert_failpoint_is_found(Failpoint::NoFence).await;
+    assert_failpoint_is_found(Failpoint::NoFence, SoakViolation::FenceBreached).await;
 }
 
 #[tokio::test]
 async fn a_checkpoint_ahead_of_acknowledgements_loses_events() {
-    assert_failpoint_is_found(Failpoint::CheckpointAhead).await;
+    assert_failpoint_is_found(Failpoint::CheckpointAhead, SoakViolation::Lost).await;
 }
 
 #[tokio::test]
 async fn two_transfers_in_one_lane_break_the_order() {
-    assert_failpoint_is_found(Failpoint::TwoTransfersPerLane).await;
+    assert_failpoint_is_found(Failpoint::TwoTransfersPerLane, SoakViolation::OutOfOrder).await;
 }

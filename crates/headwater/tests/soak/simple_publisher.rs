@@ -15,6 +15,8 @@ pub(super) enum PublisherBug {
     SendsTwice,
     /// Sends it after its successor in the same aggregate.
     SwapsEvents,
+    /// Changes a field of its body.
+    AltersBody,
 }
 
 /// A change stream of everything written from now on.
@@ -30,16 +32,21 @@ pub(super) async fn publish(mut changes: ChangeStream<ChangeStreamEvent<Document
     let mut number = 0;
     while changes.is_alive() {
         let Ok(change) = changes.next_if_any().await else { return };
-        let Some(document) = change.and_then(|change| change.full_document) else { continue };
+        let Some(mut document) = change.and_then(|change| change.full_document) else { continue };
         number += 1;
         match bug {
             PublisherBug::DropsEvent if number == 100 => continue,
             PublisherBug::SendsTwice if number == 100 => send(&topic, &document, "again").await,
+            PublisherBug::AltersBody if number == 100 => drop(document.insert("type", "Altered")),
             PublisherBug::SwapsEvents if number >= 100 && held.is_none() && !swapped => {
                 held = Some(document);
                 continue;
             }
-            PublisherBug::None | PublisherBug::DropsEvent | PublisherBug::SendsTwice | PublisherBug::SwapsEvents => {}
+            PublisherBug::None
+            | PublisherBug::DropsEvent
+            | PublisherBug::SendsTwice
+            | PublisherBug::SwapsEvents
+            | PublisherBug::AltersBody => {}
         }
         send(&topic, &document, "").await;
         if let Some(before) = held.take_if(|before| before.get("aggregateId") == document.get("aggregateId")) {

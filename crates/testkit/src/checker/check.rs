@@ -37,7 +37,8 @@ fn check_aggregate(aggregate: &AggregateHistory, duplicates: DuplicatePolicy, re
                 is_late.then_some(ViolationKind::OutOfOrder)
             }
         };
-        if let Some(kind) = kind {
+        let altered = is_altered(aggregate, event).then_some(ViolationKind::Altered);
+        for kind in kind.into_iter().chain(altered) {
             report.add(violation(aggregate, kind, event.sequence, position, Some(position)));
         }
     }
@@ -63,6 +64,12 @@ fn find_write(aggregate: &AggregateHistory, event: &RecordedEvent) -> Option<usi
     let index = aggregate.index_of(event.sequence)?;
     let is_same = event.event.is_none_or(|id| id == aggregate.written[index].event);
     is_same.then_some(index)
+}
+
+/// Whether this event has another body than the write it comes from.
+fn is_altered(aggregate: &AggregateHistory, event: &RecordedEvent) -> bool {
+    let written = find_write(aggregate, event).and_then(|index| aggregate.written[index].body);
+    matches!((written, event.body), (Some(written), Some(observed)) if written != observed)
 }
 
 fn violation(
@@ -102,7 +109,7 @@ fn show_context(aggregate: &AggregateHistory, position: usize, itself: Option<us
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Checker, ObservedEvent};
+    use super::super::{Checker, ObservedEvent, body_digest};
     use super::*;
     use mongodb::bson::oid::ObjectId;
 
@@ -128,7 +135,7 @@ mod tests {
 
     fn observe(checker: &Checker, sequence: i64, term: u64) {
         let (event, term) = (Some(event(sequence)), Some(term));
-        checker.record_observed(&ObservedEvent { aggregate: A, sequence, event, term, message_number: None });
+        checker.record_observed(&ObservedEvent { event, term, ..ObservedEvent::new(A, sequence) });
     }
 
     fn check_observed(seen: &[i64]) -> CheckReport {
@@ -174,7 +181,7 @@ mod tests {
         let checker = four_and_one_in_doubt();
         for sequence in 1..=4 {
             let event = Some(event(if sequence == 2 { 99 } else { sequence }));
-            checker.record_observed(&ObservedEvent { aggregate: A, sequence, event, term: None, message_number: None });
+            checker.record_observed(&ObservedEvent { event, ..ObservedEvent::new(A, sequence) });
         }
         assert_eq!(checker.outstanding(), 1);
         let report = checker.check(DuplicatePolicy::Forbidden);
@@ -183,15 +190,23 @@ mod tests {
     }
 
     #[test]
+    fn another_body_than_was_written_is_altered() {
+        let checker = four_and_one_in_doubt();
+        for sequence in 1..=4 {
+            checker.record_body(A, sequence, body_digest(&[sequence as u8]));
+            // The body of the second is not visible, that of the third is another one.
+            let body = (sequence != 2).then(|| body_digest(&[if sequence == 3 { 99 } else { sequence as u8 }]));
+            checker.record_observed(&ObservedEvent { body, ..ObservedEvent::new(A, sequence) });
+        }
+        let report = checker.check(DuplicatePolicy::Forbidden);
+        let found: Vec<_> = report.violations.iter().map(|violation| (violation.kind, violation.sequence)).collect();
+        assert_eq!(found, [(ViolationKind::Altered, 3)]);
+    }
+
+    #[test]
     fn an_aggregate_without_writes_is_unexpected() {
         let checker = four_and_one_in_doubt();
-        checker.record_observed(&ObservedEvent {
-            aggregate: "ghost",
-            sequence: 1,
-            event: None,
-            term: None,
-            message_number: None,
-        });
+        checker.record_observed(&ObservedEvent::new("ghost", 1));
         let report = checker.check(DuplicatePolicy::Forbidden);
         assert!(
             report
@@ -206,13 +221,8 @@ mod tests {
         let checker = four_and_one_in_doubt();
         for (sequence, message_number) in [(1, 10), (2, 20), (2, 20), (3, 30), (2, 20), (4, 40)] {
             let event = Some(event(sequence));
-            checker.record_observed(&ObservedEvent {
-                aggregate: A,
-                sequence,
-                event,
-                term: None,
-                message_number: Some(message_number),
-            });
+            let message_number = Some(message_number);
+            checker.record_observed(&ObservedEvent { event, message_number, ..ObservedEvent::new(A, sequence) });
         }
         let report = checker.check(DuplicatePolicy::Forbidden);
         assert!(report.is_clean(), "{report}");
@@ -267,7 +277,7 @@ mod tests {
         );
         [1, 2, 2, 4].into_iter().for_each(|sequence| observe(&models, sequence, 7));
         let report = models.check(DuplicatePolicy::Forbidden);
-        assert_eq!(ViolationKind::ALL.map(|kind| report.count(kind)), [1, 1, 0, 0], "{report}");
+        assert_eq!(ViolationKind::ALL.map(|kind| report.count(kind)), [1, 1, 0, 0, 0], "{report}");
         assert!(topic.check(DuplicatePolicy::Forbidden).is_clean());
     }
 
@@ -287,13 +297,9 @@ mod tests {
             checker.record_intent(&aggregate, event(number));
             checker.record_acknowledged(&aggregate, sequence);
             let event = Some(event(number));
-            checker.record_observed(&ObservedEvent {
-                aggregate: &aggregate,
-                sequence,
-                event,
-                term: Some(1),
-                message_number: Some(number),
-            });
+            let (term, message_number) = (Some(1), Some(number));
+            let place = ObservedEvent::new(&aggregate, sequence);
+            checker.record_observed(&ObservedEvent { event, term, message_number, ..place });
         }
         let report = checker.check(DuplicatePolicy::Forbidden);
         assert!(report.is_clean() && report.counts.acknowledged == 200_000, "{report}");

@@ -29,6 +29,7 @@ pub(super) struct AggregateHistory {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordedWrite {
     pub(super) event: ObjectId,
+    pub(super) body: Option<u64>,
     pub(super) acknowledged: bool,
     observed: bool,
 }
@@ -37,6 +38,7 @@ pub(super) struct RecordedWrite {
 pub(super) struct RecordedEvent {
     pub(super) sequence: i64,
     pub(super) event: Option<ObjectId>,
+    pub(super) body: Option<u64>,
     pub(super) term: Option<u64>,
 }
 
@@ -44,8 +46,13 @@ impl History {
     pub(super) fn record_intent(&mut self, aggregate: &str, event: ObjectId) -> i64 {
         self.counts.intended += 1;
         let aggregate = self.aggregate(aggregate);
-        aggregate.written.push(RecordedWrite { event, acknowledged: false, observed: false });
+        aggregate.written.push(RecordedWrite { event, body: None, acknowledged: false, observed: false });
         aggregate.written.len() as i64
+    }
+
+    pub(super) fn record_body(&mut self, aggregate: &str, sequence: i64, body: u64) {
+        let write = self.aggregate(aggregate).write(sequence).expect("a write with a body was recorded as intended");
+        write.body = Some(body);
     }
 
     pub(super) fn record_acknowledged(&mut self, aggregate: &str, sequence: i64) {
@@ -64,12 +71,12 @@ impl History {
             return;
         }
         self.counts.observed += 1;
-        let ObservedEvent { aggregate, sequence, event, term, .. } = *event;
+        let ObservedEvent { aggregate, sequence, event, term, body, .. } = *event;
         if let Some(term) = term {
             self.first_by_term.entry(term).or_insert_with(Instant::now);
         }
         let aggregate = self.aggregate(aggregate);
-        aggregate.observed.push(RecordedEvent { sequence, event, term });
+        aggregate.observed.push(RecordedEvent { sequence, event, body, term });
         let write = aggregate.write(sequence).filter(|write| event.is_none_or(|event| event == write.event));
         let is_first = write.is_some_and(|write| !std::mem::replace(&mut write.observed, true) && write.acknowledged);
         self.counts.outstanding -= u64::from(is_first);

@@ -46,10 +46,12 @@ pub enum ViolationKind {
     OutOfOrder,
     /// Never written, or another event than was written under that sequence.
     Unexpected,
+    /// Observed with another body than was written.
+    Altered,
 }
 
 impl ViolationKind {
-    pub const ALL: [Self; 4] = [Self::Lost, Self::Duplicated, Self::OutOfOrder, Self::Unexpected];
+    pub const ALL: [Self; 5] = [Self::Lost, Self::Duplicated, Self::OutOfOrder, Self::Unexpected, Self::Altered];
 }
 
 impl CheckReport {
@@ -111,6 +113,7 @@ impl fmt::Display for ViolationKind {
             Self::Duplicated => "duplicated",
             Self::OutOfOrder => "out of order",
             Self::Unexpected => "unexpected",
+            Self::Altered => "altered",
         })
     }
 }

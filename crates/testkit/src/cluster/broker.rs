@@ -45,7 +45,12 @@ impl ClusterBroker {
 
     /// Active messages of the pods' subscription.
     pub async fn active_messages(&self) -> Result<u64, Error> {
-        Ok(self.0.active_messages(&self.subscription()).await?)
+        self.active_messages_of(&self.subscription()).await
+    }
+
+    /// Active messages of a queue or subscription; those that a receiver has locked count too.
+    pub async fn active_messages_of(&self, path: &str) -> Result<u64, Error> {
+        Ok(self.0.active_messages(path).await?)
     }
 
     /// A client with full rights.

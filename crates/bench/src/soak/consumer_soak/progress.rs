@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{Error, soak_read_models};
+use crate::soak::drain::{RunEnd, RunProgress, wait_for_end};
 
 /// A MongoDB without a primary does not respond; a longer wait would miss the progress after it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -18,8 +19,6 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Polls take one part in this many of the time, because the pods need MongoDB.
 const POLL_SHARE: u32 = 10;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Without a change for this long, everything has arrived.
-const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
 /// Polls the number of applied events until it is dropped.
 pub(in crate::soak) struct ApplyProgress {
@@ -41,6 +40,11 @@ impl ApplyProgress {
 
     pub(super) fn applied(&self) -> u64 {
         read(&self.progress).applied
+    }
+
+    /// When the last event was seen applied.
+    fn last_change(&self) -> Instant {
+        read(&self.progress).changed
     }
 
     /// The longest time with unprocessed events in which none was applied.
@@ -78,16 +82,21 @@ struct ProgressState {
     applied: u64,
     /// When an event was last applied, or when there was no backlog.
     since: Instant,
+    /// When an event was last applied.
+    changed: Instant,
     longest_stall: Duration,
 }
 
 impl ProgressState {
     fn new(now: Instant) -> Self {
-        Self { applied: 0, since: now, longest_stall: Duration::ZERO }
+        Self { applied: 0, since: now, changed: now, longest_stall: Duration::ZERO }
     }
 
     fn note(&mut self, applied: u64, written: u64, now: Instant) {
         let moved = applied != self.applied;
+        if moved {
+            self.changed = now;
+        }
         if moved || applied < written {
             self.longest_stall = self.longest_stall.max(now.saturating_duration_since(self.since));
         }
@@ -97,28 +106,22 @@ impl ProgressState {
     }
 }
 
-/// Waits until everything is applied and nothing more changes, or until `stall_timeout` passes without a change. Returns the time from
-/// the last write to the last change.
+/// Waits until every acknowledged write is applied, see [`wait_for_end`]. Returns also the time from the last write to the last change.
 pub(in crate::soak) async fn wait_until_applied(
     cluster: &mut TestCluster,
     checker: &Checker,
     progress: &ApplyProgress,
     stall_timeout: Duration,
     written: Instant,
-) -> Result<Duration, Error> {
-    let (mut seen, mut since) = (progress.applied(), Instant::now());
-    loop {
-        tokio::time::sleep(POLL_INTERVAL).await;
-        cluster.restart_exited_pods()?;
-        let now = progress.applied();
-        if now != seen {
-            (seen, since) = (now, Instant::now());
-        }
-        let enough = if now >= checker.counts().acknowledged { QUIET_PERIOD } else { stall_timeout };
-        if since.elapsed() > enough {
-            return Ok(since.saturating_duration_since(written));
-        }
-    }
+) -> Result<(RunEnd, Duration), Error> {
+    let subscription = cluster.broker().subscription();
+    let acknowledged = checker.counts().acknowledged;
+    let read = || {
+        let arrived = progress.applied();
+        RunProgress { arrived, is_complete: arrived >= acknowledged }
+    };
+    let end = wait_for_end(cluster, &subscription, stall_timeout, read).await?;
+    Ok((end, progress.last_change().saturating_duration_since(written)))
 }
 
 #[cfg(test)]

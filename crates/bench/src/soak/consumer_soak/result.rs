@@ -1,5 +1,6 @@
 //! The result of a consumer soak, as text and as JSON.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use testkit::cluster::UnexpectedExit;
 use testkit::nemesis::{self, ClusterFault, PodFault, PodSelector};
 
 use super::ConsumerSoakOptions;
+use crate::soak::SoakViolation;
+use crate::soak::drain::RunEnd;
 
 /// The result of a run.
 #[derive(Debug)]
 pub struct ConsumerSoakResult {
     /// The check of the history model; empty without it.
     pub report: CheckReport,
+    pub end: RunEnd,
     /// Acknowledged writes.
     pub acknowledged: u64,
     /// Differences between the read models and a fold of the source.
@@ -24,7 +28,8 @@ pub struct ConsumerSoakResult {
     /// Events replayed after the cause was removed.
     pub replayed: u64,
     pub republished: u64,
-    pub violations: usize,
+    /// Checkpoint saves that the fence should have refused.
+    pub fence_breaches: usize,
     pub terms: usize,
     pub faults: nemesis::FaultReport,
     pub unexpected_exits: Vec<UnexpectedExit>,
@@ -42,16 +47,27 @@ pub struct ConsumerSoakResult {
 impl ConsumerSoakResult {
     /// Whether every guarantee held.
     pub fn is_clean(&self) -> bool {
-        self.report.is_clean()
-            && self.differences.is_empty()
-            && self.parked == self.expected_parked
-            && self.violations == 0
+        self.violations().is_empty()
+    }
+
+    /// The kinds of guarantees that were broken.
+    pub fn violations(&self) -> BTreeSet<SoakViolation> {
+        let mut found = SoakViolation::of_history(&self.report);
+        let others = [
+            (self.fence_breaches > 0, SoakViolation::FenceBreached),
+            (self.end == RunEnd::Stalled, SoakViolation::Stalled),
+            (!self.differences.is_empty(), SoakViolation::ReadModelDiffers),
+            (self.parked != self.expected_parked, SoakViolation::WronglyParked),
+        ];
+        found.extend(others.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, kind)| kind));
+        found
     }
 
     /// What this run was to cover and did not: a run without faults proves nothing.
     pub fn missing(&self, options: &ConsumerSoakOptions) -> Vec<String> {
         let mut missing = options.base.missing_faults(&self.faults);
         let wanted = [
+            (self.terms == 0, "a leader"),
             (self.acknowledged == 0, "an acknowledged write"),
             (options.republish && self.republished == 0, "a republished message"),
             (options.poison && self.replayed == 0, "a replayed parked event"),
@@ -69,6 +85,8 @@ impl ConsumerSoakResult {
             "lost": self.report.count(ViolationKind::Lost),
             "doubled": self.report.count(ViolationKind::Duplicated),
             "out_of_order": self.report.count(ViolationKind::OutOfOrder),
+            "stalled": self.end == RunEnd::Stalled,
+            "fence_breaches": self.fence_breaches,
             "differences": self.differences.len(),
             "parked": self.parked.len(),
             "replayed": self.replayed,
@@ -97,6 +115,7 @@ impl fmt::Display for ConsumerSoakResult {
             0 => writeln!(f, "{} acknowledged; applied events were not listed", self.acknowledged)?,
             _ => writeln!(f, "{}", self.report)?,
         }
+        writeln!(f, "the run ended {:?}, {} fence breaches", self.end, self.fence_breaches)?;
         let Self { parked, expected_parked, replayed, republished, terms, .. } = self;
         writeln!(
             f,

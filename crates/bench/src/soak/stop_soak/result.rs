@@ -6,7 +6,9 @@ use std::time::Duration;
 use testkit::checker::{CheckReport, ViolationKind};
 use testkit::cluster::UnexpectedExit;
 
+use super::StopSoakOptions;
 use super::rounds::StopTimings;
+use crate::soak::ReaderErrors;
 
 #[derive(Debug)]
 pub struct StopSoakResult {
@@ -16,8 +18,11 @@ pub struct StopSoakResult {
     pub applied: CheckReport,
     /// Differences between the read models and a fold of the source.
     pub differences: Vec<String>,
+    /// Something was left in the pipeline, and it made no progress.
+    pub is_stalled: bool,
+    pub reader_errors: ReaderErrors,
     /// Checkpoint saves that the fence should have refused.
-    pub violations: usize,
+    pub fence_breaches: usize,
     pub figures: StopTimings,
     /// The deadline of a stop.
     pub deadline: Duration,
@@ -30,7 +35,18 @@ impl StopSoakResult {
     /// Whether every guarantee held.
     pub fn is_clean(&self) -> bool {
         let is_correct = self.topic.is_clean() && self.applied.is_clean() && self.differences.is_empty();
-        is_correct && self.violations == 0 && self.unexpected_exits.is_empty() && self.is_in_time()
+        let is_orderly = self.fence_breaches == 0 && self.unexpected_exits.is_empty() && self.is_in_time();
+        is_correct && is_orderly && !self.is_stalled && self.reader_errors.fatal.is_empty()
+    }
+
+    /// What this run was to cover and did not: a run without stops, or with nothing in flight, proves nothing.
+    pub fn missing(&self, options: &StopSoakOptions) -> Vec<&'static str> {
+        let wanted = [
+            (options.rounds == 0 || self.figures.rounds < options.rounds, "all rounds"),
+            (self.figures.in_flight == 0, "a stop while events were in flight"),
+            (self.topic.counts.acknowledged == 0, "an acknowledged write"),
+        ];
+        wanted.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what).collect()
     }
 
     /// Whether every stop met its deadline.
@@ -46,6 +62,7 @@ impl StopSoakResult {
                 "lost": report.count(ViolationKind::Lost),
                 "doubled": report.count(ViolationKind::Duplicated),
                 "out_of_order": report.count(ViolationKind::OutOfOrder),
+                "altered": report.count(ViolationKind::Altered),
             })
         };
         serde_json::json!({
@@ -57,7 +74,9 @@ impl StopSoakResult {
             "topic": counts(&self.topic),
             "applied": counts(&self.applied),
             "differences": self.differences.len(),
-            "fence_breaches": self.violations,
+            "fence_breaches": self.fence_breaches,
+            "stalled": self.is_stalled,
+            "reader_errors": self.reader_errors.retryable + self.reader_errors.fatal.len() as u64,
             "unexpected_exits": self.unexpected_exits.len(),
             "deadline_ms": self.deadline.as_millis() as u64,
             "stop": stops.json(),
@@ -77,6 +96,7 @@ impl fmt::Display for StopSoakResult {
         writeln!(f, "stops ({:?} allowed): {stops}", self.deadline)?;
         writeln!(f, "the next leader's lease: {leases}")?;
         write!(f, "its first event: {first_events}")?;
+        self.reader_errors.fatal.iter().try_for_each(|error| write!(f, "\nreader error: {error}"))?;
         self.differences.iter().try_for_each(|difference| write!(f, "\n{difference}"))?;
         self.unexpected_exits.iter().try_for_each(|exit| write!(f, "\n{exit}"))
     }
