@@ -40,8 +40,13 @@ fn quick() -> Config {
     }
 }
 
-/// The tolerance on top of ttl in tests. `cargo xtask bench failover` shows on an idle machine that it is less than a second.
-const SLACK: Duration = Duration::from_secs(3);
+/// After a crash another pod leads within ttl and this, while MongoDB has a primary.
+const SLACK: Duration = Duration::from_secs(1);
+/// The same for tests about something else, which start several mongods on a busy machine.
+const BUSY_SLACK: Duration = Duration::from_secs(3);
+/// After a release another pod leads within this. The promise is about 99 of 100 takeovers on a quiet machine (`cargo xtask bench failover`); the tests
+/// assert it of the median.
+const RELEASE_LIMIT: Duration = Duration::from_millis(100);
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

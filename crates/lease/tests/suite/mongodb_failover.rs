@@ -7,7 +7,7 @@ use lease::BootInstant;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
 
-use crate::{SLACK, election, quick, secs};
+use crate::{BUSY_SLACK, election, quick, secs};
 
 fn now() -> f64 {
     BootInstant::now().as_duration().as_secs_f64() * 1000.0
@@ -26,7 +26,7 @@ async fn leadership_returns_within_ttl_after_a_primary_is_killed() {
         set.kill(primary).await.unwrap();
         set.primary().await.unwrap();
         let elected = now();
-        let limit = quick().ttl + SLACK;
+        let limit = quick().ttl + BUSY_SLACK;
         let granted = wait_for_grant(&election, elected, limit * 3).await;
         assert!(
             granted - elected <= limit.as_secs_f64() * 1000.0,

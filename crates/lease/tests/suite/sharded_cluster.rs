@@ -2,7 +2,7 @@
 
 use testkit::mongo::ShardedCluster;
 
-use crate::{SLACK, election, quick, secs};
+use crate::{BUSY_SLACK, election, quick, secs};
 
 #[tokio::test]
 async fn a_lease_is_released_and_taken_over_through_mongos() {
@@ -16,7 +16,7 @@ async fn a_lease_is_released_and_taken_over_through_mongos() {
     let (second, term, _) = election.next_leader(term, Some(&first), secs(30)).await;
     let killed = election.kill(&second).await;
     let (_, _, gained) = election.next_leader(term, Some(&second), secs(30)).await;
-    let limit = (quick().ttl + SLACK).as_secs_f64() * 1000.0;
+    let limit = (quick().ttl + BUSY_SLACK).as_secs_f64() * 1000.0;
     assert!(gained - killed <= limit, "{} ms", gained - killed);
     election.evaluate().assert_clean();
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use pipeline::event::AggregateId;
+use pipeline::event::{AggregateId, Term};
 use pipeline::view::{ApplyOutcome, DeliveredEvent};
 use testkit::wait::{try_wait_for, wait_for};
 
@@ -127,8 +127,10 @@ async fn a_late_message_of_a_deposed_leader_is_skipped() {
     let fixture = ViewFixture::shop("deposed").await;
     let pod = fixture.pod();
     let events = day(1, 5);
-    pod.apply(all_delivered(&events)).await;
-    let late = DeliveredEvent { message_id: "another".into(), ..delivered(&events[2], 3) };
+    // The leader of term 2 has published everything; a message of term 1 arrives after it.
+    let of_term = |term, event| DeliveredEvent { term: Term::new(term), ..event };
+    pod.apply(all_delivered(&events).into_iter().map(|event| of_term(2, event)).collect()).await;
+    let late = DeliveredEvent { message_id: "another".into(), ..of_term(1, delivered(&events[2], 3)) };
     assert_eq!(pod.apply(vec![late]).await, [ApplyOutcome::Duplicate]);
     assert_folded(&fixture, &events).await;
 }
