@@ -212,4 +212,8 @@ test("a missing entity is reported with its address", async () => {
   const expected = { code: "MessagingEntityNotFound", message: /'sb:\/\/127\.0\.0\.1[^/]*\/missing' could not be found/ };
   await assert.rejects(sender.sendMessages({ body: "m" }), expected);
   await sender.close();
+  // The path is the client's, with its upper-case letters.
+  const receiver = client.createReceiver("Missing", "Sub");
+  await assert.rejects(receiver.receiveMessages(1), { message: /\/Missing\/Subscriptions\/Sub' could not be found/ });
+  await receiver.close();
 });

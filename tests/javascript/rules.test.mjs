@@ -37,7 +37,7 @@ async function list(rules) {
 test("rules are added, listed and deleted over AMQP", async () => {
   const { rules } = await makeTopic();
   assert.deepEqual((await list(rules)).map((rule) => rule.name), ["$Default"]);
-  const filter = { correlationId: "c1", subject: "order", applicationProperties: { region: "eu", priority: 1, loud: true } };
+  const filter = { correlationId: "c1", subject: "order", applicationProperties: { region: "eu", priority: 1, loud: true, since: new Date("2026-01-02T03:04:05Z") } };
   await rules.createRule("correlated", filter);
   await rules.createRule("sql", { sqlExpression: "color = 'red'" }, { sqlExpression: "SET seen = 1" });
   const [, correlated, sql] = await list(rules);
@@ -46,7 +46,7 @@ test("rules are added, listed and deleted over AMQP", async () => {
   assert.equal(correlated.filter.correlationId, "c1");
   assert.equal(correlated.filter.subject, "order");
   assert.deepEqual(correlated.filter.applicationProperties, filter.applicationProperties);
-  await assert.rejects(rules.createRule("sql", { sqlExpression: "1 = 1" }), { code: "MessagingEntityAlreadyExists" });
+  await assert.rejects(rules.createRule("sql", { sqlExpression: "1 = 1" }), { code: "MessagingEntityAlreadyExists", message: /The messaging entity '.*sql' already exists/ });
   await assert.rejects(rules.createRule("wrong", { sqlExpression: "color = " }), /at character 9/);
   await rules.deleteRule("correlated");
   await assert.rejects(rules.deleteRule("correlated"), { code: "MessagingEntityNotFound" });

@@ -9,6 +9,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceB
 from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.exceptions import OperationTimeoutError, SessionCannotBeLockedError, ServiceBusError
+from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
 
 from conftest import unique
 
@@ -170,3 +171,25 @@ async def test_entities_are_administered(broker):
         await admin.delete_topic(name)
         with pytest.raises(ResourceNotFoundError):
             await admin.get_subscription(name, "reader")
+
+
+async def test_rules_and_forwarding_fill_sessions_that_are_listed(aclient, broker):
+    names = {kind: unique(kind) for kind in ("topic", "queue")}
+    admin = ServiceBusAdministrationClient.from_connection_string(broker.connection_string)
+    admin._impl._client._base_url = f"http://{broker.address}"
+    async with admin:
+        await admin.create_queue(names["queue"], requires_session=True)
+        await admin.create_topic(names["topic"])
+        await admin.create_subscription(names["topic"], "reds", forward_to=names["queue"])
+        await admin.delete_rule(names["topic"], "reds", "$Default")
+        await admin.create_rule(names["topic"], "reds", "red", filter=SqlRuleFilter("color = 'red'"),
+                                action=SqlRuleAction("SET seen = 1"))
+    async with aclient.get_topic_sender(names["topic"]) as sender:
+        await sender.send_messages([
+            ServiceBusMessage(color, session_id=session, application_properties={"color": color})
+            for session, color in (("a", "red"), ("b", "blue"), ("c", "red"))])
+    assert sorted([session async for session in aclient.list_queue_sessions(names["queue"])]) == ["a", "c"]
+    async with aclient.get_queue_receiver(names["queue"], session_id="c") as receiver:
+        [message] = await receiver.receive_messages(1, max_wait_time=10)
+        assert message.application_properties == {b"color": b"red", b"seen": 1, b"RuleName": b"red"}
+        await receiver.complete_message(message)

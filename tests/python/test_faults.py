@@ -1,10 +1,12 @@
 """Faults injected into the broker, as the official SDK sees them."""
 
+import datetime
 import json
 import urllib.request
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusServerBusyError, SessionLockLostError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -40,6 +42,12 @@ def arm(broker):
     return arm
 
 
+def advance(broker, millis):
+    body = json.dumps({"advance_ms": millis}).encode()
+    urllib.request.urlopen(urllib.request.Request(
+        f"http://{broker.address}/$test/clock", data=body, method="POST", headers={"x-headwater-test-token": TOKEN})).close()
+
+
 def bodies(client, queue):
     with client.get_queue_receiver(queue, receive_mode="receiveanddelete") as receiver:
         return [str(message) for message in receiver.receive_messages(10, max_wait_time=1)]
@@ -51,7 +59,7 @@ def test_a_throttled_send_stores_nothing(broker, admin, arm):
     arm("server_busy", queue)
     with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
         with client.get_queue_sender(queue) as sender:
-            with pytest.raises(ServiceBusServerBusyError):
+            with pytest.raises(ServiceBusServerBusyError, match="Error code : 50009. Please wait 2 seconds and try again"):
                 sender.send_messages(ServiceBusMessage("refused"))
             sender.send_messages(ServiceBusMessage("taken"))
         assert bodies(client, queue) == ["taken"]
@@ -81,3 +89,29 @@ def test_an_expired_session_lock_is_reported(broker, admin, arm):
         with client.get_queue_receiver(queue, session_id="s") as receiver:
             [message] = receiver.receive_messages(1, max_wait_time=10)
             assert message.delivery_count == 1
+
+
+def test_a_receiver_that_deletes_keeps_its_session(broker, admin):
+    """It has nothing to settle, so the service does not take the session away from it."""
+    queue = unique("queue")
+    admin.create_queue(queue, requires_session=True, lock_duration=datetime.timedelta(seconds=5))
+    with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
+        with client.get_queue_sender(queue) as sender:
+            sender.send_messages(ServiceBusMessage("a", session_id="s"))
+            with client.get_queue_receiver(queue, session_id="s", receive_mode="receiveanddelete") as receiver:
+                assert len(receiver.receive_messages(1, max_wait_time=10)) == 1
+                advance(broker, 60_000)
+                sender.send_messages(ServiceBusMessage("b", session_id="s"))
+                assert [str(message) for message in receiver.receive_messages(1, max_wait_time=10)] == ["b"]
+
+
+@pytest.mark.asyncio
+async def test_a_session_that_deletes_is_kept_async(broker, admin):
+    queue = unique("queue")
+    admin.create_queue(queue, requires_session=True, lock_duration=datetime.timedelta(seconds=5))
+    async with AsyncServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
+        async with client.get_queue_receiver(queue, session_id="s", receive_mode="receiveanddelete") as receiver, \
+                client.get_queue_sender(queue) as sender:
+            advance(broker, 60_000)
+            await sender.send_messages(ServiceBusMessage("b", session_id="s"))
+            assert [str(message) for message in await receiver.receive_messages(1, max_wait_time=10)] == ["b"]

@@ -139,6 +139,14 @@ def test_header_fields_come_back_as_sent(client, make_queue):
     assert b"x-opt-enqueue-sequence-number" not in raw.annotations
 
 
+def test_a_header_field_that_is_not_set_stays_so(client, make_queue):
+    queue = make_queue()
+    send(client, queue, "a")
+    with client.get_queue_receiver(queue) as receiver:
+        header = receive_one(receiver).raw_amqp_message.header
+    assert (header.durable, header.first_acquirer, header.priority) == (None, None, None)
+
+
 def test_a_partitioned_entity_shows_the_size_of_all_partitions(admin):
     name = unique("queue")
     created = admin.create_queue(name, enable_partitioning=True, max_size_in_megabytes=1024)

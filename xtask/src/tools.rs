@@ -23,6 +23,8 @@ const OLDEST_NODE: u32 = 20;
 /// Debian packages, and how to detect that one is installed.
 const DEBIAN: &[(&str, InstallCheck)] = &[
     ("chromium", InstallCheck::Program("chromium")),
+    // Makes certificates in tests.
+    ("openssl", InstallCheck::Program("openssl")),
     // Tests and runs the alert rules of the chart; promtool comes with it.
     ("prometheus", InstallCheck::Program("promtool")),
     ("python3-venv", InstallCheck::PythonModule("ensurepip")),

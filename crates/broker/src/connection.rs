@@ -361,6 +361,8 @@ fn describe_error(error: &Error, namespace: &str) -> String {
             "The messaging entity 'sb://{namespace}/{path}' could not be found. To know more visit \
              https://aka.ms/sbResourceMgrExceptions."
         ),
+        Error::EntityExists { path } => format!("The messaging entity 'sb://{namespace}/{path}' already exists."),
+        Error::EntityDisabled { path } => format!("Messaging entity 'sb://{namespace}/{path}' is currently disabled."),
         error => error.to_string(),
     }
 }

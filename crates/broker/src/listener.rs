@@ -1,4 +1,4 @@
-//! The broker's one port: accepts connections up to a limit, and detects AMQP, TLS, HTTP and AMQP over WebSocket by
+//! The broker's ports, which all serve the same: accepts connections up to a limit, and detects AMQP, TLS, HTTP and AMQP over WebSocket by
 //! their first bytes.
 
 use std::io;
@@ -27,7 +27,7 @@ use crate::http_engine_backend::HttpEngineBackend;
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 pub(crate) struct Listener {
-    pub(crate) socket: TcpListener,
+    pub(crate) sockets: Vec<TcpListener>,
     pub(crate) tls: Option<TlsAcceptor>,
     /// Refuse connections without TLS.
     pub(crate) require_tls: bool,
@@ -77,13 +77,24 @@ impl Listener {
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let permits = Arc::new(Semaphore::new(self.max_connections));
         let tasks = TaskTracker::new();
-        let Self { socket, tls, require_tls, engine, http, settings, .. } = self;
-        let handler = ConnectionHandler { tls, require_tls, engine, http, settings, shutdown: shutdown.clone() };
+        let Self { sockets, tls, require_tls, engine, http, settings, .. } = self;
+        let handler = ConnectionHandler { tls, require_tls, engine, http, settings, shutdown };
+        for socket in sockets {
+            tasks.spawn(handler.clone().accept_all(socket, Arc::clone(&permits), tasks.clone()));
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+impl ConnectionHandler {
+    /// Accepts on one address until the shutdown.
+    async fn accept_all(self, socket: TcpListener, permits: Arc<Semaphore>, tasks: TaskTracker) {
         loop {
             // cancel-safe: accept
             let accepted = tokio::select! {
                 accepted = socket.accept() => accepted,
-                () = shutdown.cancelled() => break,
+                () = self.shutdown.cancelled() => return,
             };
             match accepted {
                 Err(error) => {
@@ -94,7 +105,7 @@ impl Listener {
                     // Closing at once tells the peer more than a connection that nobody serves.
                     Err(_) => warn!("connection refused: connection limit reached"),
                     Ok(permit) => {
-                        let handler = handler.clone();
+                        let handler = self.clone();
                         tasks.spawn(async move {
                             handler.handle(stream).await;
                             drop(permit);
@@ -103,12 +114,8 @@ impl Listener {
                 },
             }
         }
-        tasks.close();
-        tasks.wait().await;
     }
-}
 
-impl ConnectionHandler {
     async fn handle(self, stream: TcpStream) {
         // Frames are batched before they are written, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);

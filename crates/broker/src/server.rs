@@ -25,6 +25,8 @@ use crate::tls::{self, TlsFiles};
 pub struct Config {
     /// Port 0 picks a free port; [`Broker::address`] returns it.
     pub listen: SocketAddr,
+    /// Further addresses that serve the same. The official emulator has its administration on port 5300.
+    pub also_listen: Vec<SocketAddr>,
     pub persistence: StorageLocation,
     /// Create queues, topics and subscriptions when a client first uses them.
     pub create_on_first_use: bool,
@@ -52,6 +54,7 @@ impl Config {
     pub fn new(listen: SocketAddr, persistence: StorageLocation) -> Self {
         Self {
             listen,
+            also_listen: Vec::new(),
             persistence,
             create_on_first_use: false,
             entities: Vec::new(),
@@ -108,7 +111,8 @@ pub enum Error {
 
 /// A running broker.
 pub struct Broker {
-    address: SocketAddr,
+    /// The main one first.
+    addresses: Vec<SocketAddr>,
     /// The name of a key that may manage the namespace.
     key_name: Option<String>,
     /// False if every key is accepted.
@@ -127,14 +131,19 @@ impl Broker {
         if config.require_tls && tls.is_none() {
             return Err(Error::NoCertificate);
         }
-        let listen = config.listen;
-        if config.keys.is_none() && !listen.ip().is_loopback() {
-            return Err(Error::NoKeys { address: listen });
+        let mut loopback_only = true;
+        let (mut sockets, mut addresses) = (Vec::new(), Vec::new());
+        for listen in std::iter::once(&config.listen).chain(&config.also_listen).copied() {
+            if config.keys.is_none() && !listen.ip().is_loopback() {
+                return Err(Error::NoKeys { address: listen });
+            }
+            let unbound = |source| Error::Listen { address: listen, source };
+            // Bound before the store is opened: a port in use is the more likely problem, and the cheaper one to detect.
+            let socket = TcpListener::bind(listen).await.map_err(unbound)?;
+            addresses.push(socket.local_addr().map_err(unbound)?);
+            sockets.push(socket);
+            loopback_only &= listen.ip().is_loopback();
         }
-        let unbound = |source| Error::Listen { address: listen, source };
-        // Bound before the store is opened: a port in use is the more likely problem, and the cheaper one to detect.
-        let socket = TcpListener::bind(listen).await.map_err(unbound)?;
-        let address = socket.local_addr().map_err(unbound)?;
         raise_open_file_limit(config.max_connections);
 
         let clock = Arc::new(BrokerClock::default());
@@ -164,7 +173,7 @@ impl Broker {
         let http = http::Config {
             test_token: config.test_token,
             header_timeout: config.timeouts.handshake,
-            loopback_only: address.ip().is_loopback(),
+            loopback_only,
             keys: keys.clone(),
         };
         let http = http::HttpService::new(namespace.clone(), http);
@@ -179,7 +188,7 @@ impl Broker {
             tier: config.tier,
         };
         let listener = Listener {
-            socket,
+            sockets,
             tls,
             require_tls: config.require_tls,
             engine: engine.clone(),
@@ -188,16 +197,21 @@ impl Broker {
             max_connections: config.max_connections,
         };
         let listener = tokio::spawn(listener.run(shutdown.clone()));
-        Ok(Self { address, key_name, has_keys, engine, namespace, shutdown, listener, thread })
+        Ok(Self { addresses, key_name, has_keys, engine, namespace, shutdown, listener, thread })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses[0]
+    }
+
+    /// The further addresses that serve the same.
+    pub fn other_addresses(&self) -> &[SocketAddr] {
+        &self.addresses[1..]
     }
 
     /// A connection string for the SDKs. It contains no key: if the broker has keys, the reader puts one in.
     pub fn connection_string(&self) -> String {
-        let address = self.address;
+        let address = self.address();
         let name = self.key_name.as_deref().unwrap_or("RootManageSharedAccessKey");
         let key = if self.has_keys { "<key>" } else { "SAS_KEY_VALUE" };
         format!("Endpoint=sb://{address};SharedAccessKeyName={name};SharedAccessKey={key};UseDevelopmentEmulator=true;")

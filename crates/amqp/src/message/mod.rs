@@ -47,4 +47,6 @@ pub(crate) mod section {
     pub(crate) const SEQUENCE: u64 = 0x76;
     pub(crate) const VALUE: u64 = 0x77;
     pub(crate) const FOOTER: u64 = 0x78;
+    /// Every section that AMQP defines.
+    pub(crate) const ALL: std::ops::RangeInclusive<u64> = HEADER..=FOOTER;
 }

@@ -225,10 +225,11 @@ impl Layout {
     #[inline]
     fn section(&mut self, reader: &mut Decoder<'_>, length: u32) -> Result<(), DecodeError> {
         let at = length - reader.rest().len() as u32;
-        let kind = reader.descriptor()?.standard().ok_or(DecodeError::UnknownDescriptor)?;
+        let kind = reader.descriptor()?.standard().filter(|kind| section::ALL.contains(kind));
         let start = length - reader.rest().len() as u32;
         let value = reader.skip()?;
         let span = SectionSpan { start, end: length - reader.rest().len() as u32 };
+        let Some(kind) = kind else { return self.unknown_section(at) };
         match kind {
             section::HEADER | section::PROPERTIES => expect(value, is_list, "list")?,
             section::DELIVERY_ANNOTATIONS..=section::APPLICATION_PROPERTIES | section::FOOTER => {
@@ -236,8 +237,7 @@ impl Layout {
             }
             section::DATA => expect(value, is_binary, "binary")?,
             section::SEQUENCE => expect(value, is_list, "list")?,
-            section::VALUE => {}
-            _ => return Err(DecodeError::UnknownDescriptor),
+            _ => {}
         }
         let rank = match kind {
             section::DATA..=section::VALUE => RANK_BODY,
@@ -266,6 +266,17 @@ impl Layout {
             before_body => self.spans[before_body] = span,
         }
         self.next = rank + 1;
+        Ok(())
+    }
+
+    /// A section that AMQP does not define is kept, with the body and the footer.
+    fn unknown_section(&mut self, at: u32) -> Result<(), DecodeError> {
+        if self.next == RANK_END {
+            return Err(DecodeError::SectionOrder);
+        }
+        self.bare.get_or_insert(at);
+        self.rest.get_or_insert(at);
+        self.next = self.next.max(RANK_BODY);
         Ok(())
     }
 

@@ -30,6 +30,10 @@ impl ApiVersion {
     pub(super) fn knows_large_messages(&self) -> bool {
         self.0.as_str() >= "2021-05"
     }
+
+    pub(super) fn knows_filter_counts(&self) -> bool {
+        self.0.as_str() >= "2024-05"
+    }
 }
 
 /// The newest version that the SDKs use.

@@ -89,8 +89,10 @@ fn topic(
     xml.leaf("SupportOrdering", support_ordering);
     counts(xml, &runtime.counts);
     xml.leaf("SubscriptionCount", runtime.subscriptions);
-    xml.leaf("SqlFilterCount", runtime.filters.sql);
-    xml.leaf("CorrelationFilterCount", runtime.filters.correlation);
+    if context.version.knows_filter_counts() {
+        xml.leaf("SqlFilterCount", runtime.filters.sql);
+        xml.leaf("CorrelationFilterCount", runtime.filters.correlation);
+    }
     auto_delete(xml, common);
     xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);

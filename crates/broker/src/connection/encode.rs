@@ -49,7 +49,7 @@ pub(super) fn encode_message(
     let mut writer = MessageWriter::new(head);
     let sent = message.header()?;
     writer.header(&Header {
-        durable: sent.durable.or(Some(true)),
+        durable: sent.durable,
         priority: sent.priority,
         ttl: envelope.time_to_live.map(|ttl| ttl.min(MAX_HEADER_TTL) as u32),
         first_acquirer: sent.first_acquirer,

@@ -3,7 +3,7 @@
 use amqp::{Map, Value};
 
 use crate::rules::{
-    CompiledRule, CorrelationFilter, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression,
+    CompiledRule, CorrelationFilter, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression, parse_time,
 };
 
 // Descriptors. Those of the filters are one digit shorter than the others, as in the SDKs.
@@ -129,6 +129,7 @@ fn encode_value(value: &PropertyValue) -> Value {
         PropertyValue::Long(number) => (*number).into(),
         PropertyValue::Double(number) => (*number).into(),
         PropertyValue::Boolean(truth) => (*truth).into(),
-        PropertyValue::DateTime(text) => text.as_str().into(),
+        // Rules with other texts are refused when they are created.
+        PropertyValue::DateTime(text) => parse_time(text).map_or_else(|| text.as_str().into(), Value::Timestamp),
     }
 }

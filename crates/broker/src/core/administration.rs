@@ -141,8 +141,8 @@ impl Core {
 
     /// Resolves a receiver's address to a queue, subscription or dead-letter queue.
     pub fn resolve_receive_address(&self, address: &str) -> Result<QueueId, Error> {
-        let (path, subqueue) = name::split_subqueue(address);
-        let entity = self.find_entity(&path)?;
+        let (_, subqueue) = name::split_subqueue(address);
+        let entity = self.find_address(address)?;
         match self.entities[&entity].egress {
             Some(_) => Ok(QueueId { entity, subqueue }),
             None => Err(Error::NotAllowed("messages are received from a queue or a subscription, not from a topic")),

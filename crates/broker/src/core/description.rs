@@ -241,24 +241,24 @@ fn check_common(common: &CommonEntityProperties) -> Result<(), Error> {
 
 fn check_ingress(ingress: &SendProperties) -> Result<(), Error> {
     if !(1..=81_920).contains(&ingress.max_size_in_megabytes) {
-        return Err(Error::invalid("MaxSizeInMegabytes", "must lie between 1 and 81920"));
+        return Err(Error::invalid("MaxSizeInMegabytes", "must be between 1 and 81920"));
     }
     if ingress.max_message_size_in_kilobytes.is_some_and(|size| !(1..=102_400).contains(&size)) {
-        return Err(Error::invalid("MaxMessageSizeInKilobytes", "must lie between 1 and 102400"));
+        return Err(Error::invalid("MaxMessageSizeInKilobytes", "must be between 1 and 102400"));
     }
     let window = ingress.duplicate_detection_window;
     if window < Duration::from_secs(20) || window > Duration::from_secs(7 * 86_400) {
-        return Err(Error::invalid("DuplicateDetectionHistoryTimeWindow", "must lie between 20 seconds and 7 days"));
+        return Err(Error::invalid("DuplicateDetectionHistoryTimeWindow", "must be between 20 seconds and 7 days"));
     }
     Ok(())
 }
 
 fn check_egress(egress: &ReceiveProperties) -> Result<(), Error> {
     if egress.lock_duration < Duration::from_secs(5) || egress.lock_duration > Duration::from_secs(300) {
-        return Err(Error::invalid("LockDuration", "must lie between 5 seconds and 5 minutes"));
+        return Err(Error::invalid("LockDuration", "must be between 5 seconds and 5 minutes"));
     }
     if !(1..=2000).contains(&egress.max_delivery_count) {
-        return Err(Error::invalid("MaxDeliveryCount", "must lie between 1 and 2000"));
+        return Err(Error::invalid("MaxDeliveryCount", "must be between 1 and 2000"));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Every error the broker returns, with its AMQP condition and HTTP status.
 //!
-//! `servicebus-wire.md` §8 lists the pairs. Texts name the entity, never the contents of a message.
+//! `servicebus-wire.md` §8 lists the pairs. Texts are those of the service where it has one: programs look for them. They name
+//! the entity, never the contents of a message.
 
 use std::sync::Arc;
 
@@ -10,17 +11,19 @@ use crate::rules::RuleError;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    #[error("the messaging entity '{path}' could not be found")]
+    #[error("The messaging entity '{path}' could not be found.")]
     EntityNotFound { path: Box<str> },
-    #[error("the messaging entity '{path}' already exists")]
+    #[error("The messaging entity '{path}' already exists.")]
     EntityExists { path: Box<str> },
-    #[error("the messaging entity '{path}' is disabled for this operation")]
+    #[error("Messaging entity '{path}' is currently disabled for this operation.")]
     EntityDisabled { path: Box<str> },
     #[error("the messaging entity '{path}' was deleted")]
     EntityDeleted { path: Box<str> },
-    #[error("the broker is busy: wait and retry")]
+    #[error(
+        "The request was terminated because the namespace is being throttled. Error code : 50009. Please wait 2 seconds and try again."
+    )]
     ServerBusy,
-    #[error("`{field}` {rule}")]
+    #[error("The value for '{field}' {rule}.")]
     InvalidArgument { field: &'static str, rule: Box<str> },
     #[error("SubCode=40400. The auto forwarding destination entity '{path}' does not exist.")]
     ForwardTargetNotFound { path: Box<str> },
@@ -28,7 +31,7 @@ pub enum Error {
     NotAllowed(&'static str),
     #[error("not implemented: {0}")]
     NotImplemented(&'static str),
-    #[error("the message of {size} bytes exceeds the limit of {limit}")]
+    #[error("The received message of {size} bytes exceeds the limit ({limit} bytes) currently allowed on the link.")]
     MessageTooLarge { size: usize, limit: usize },
     #[error("the transaction is unknown: it was not declared on this connection, has ended, or has taken too long")]
     UnknownTransaction,
@@ -36,15 +39,19 @@ pub enum Error {
     TransactionRolledBack { reason: Box<str> },
     #[error("the transaction is too large: at most {limit} messages are allowed")]
     TransactionTooLarge { limit: usize },
-    #[error("the size quota of '{path}' ({limit} bytes) is used up")]
-    QuotaExceeded { path: Box<str>, limit: u64 },
-    #[error("the lock supplied is invalid: it expired, or the message was settled or removed")]
+    #[error(
+        "The maximum entity size has been reached or exceeded for '{path}'. Size of entity in bytes:{size}, Max entity size in bytes:{limit}."
+    )]
+    QuotaExceeded { path: Box<str>, size: u64, limit: u64 },
+    #[error(
+        "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
+    )]
     MessageLockLost,
-    #[error("the session lock was lost: it expired, or the session was accepted elsewhere")]
+    #[error("The session lock has expired on the MessageSession. Accept a new MessageSession.")]
     SessionLockLost,
-    #[error("the requested session '{session}' cannot be accepted: another receiver holds it")]
+    #[error("The requested session '{session}' cannot be accepted. It may be locked by another receiver.")]
     SessionCannotBeLocked { session: Box<str> },
-    #[error("no session became available within the time allowed")]
+    #[error("The operation did not complete within the allotted timeout: no session is available.")]
     Timeout,
     #[error("no message with sequence number {0} in the requested state")]
     MessageNotFound(SequenceNumber),

@@ -202,7 +202,7 @@ impl QueueContext<'_, '_> {
         }
         // A single message is always allowed, however large.
         if bytes > MAX_FETCHED && counters.len() > 1 {
-            return Err(Error::invalid("sequence-numbers", "name messages of more than 16 MiB together"));
+            return Err(Error::invalid("sequence-numbers", "must not name messages of more than 16 MiB together"));
         }
         match mode {
             ReceiveMode::PeekLock => {

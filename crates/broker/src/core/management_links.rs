@@ -60,7 +60,8 @@ impl Core {
     /// Finds a queue, topic or subscription by its address or by that of its dead-letter queue.
     pub fn find_address(&self, address: &str) -> Result<EntityId, Error> {
         let (path, _) = name::split_subqueue(address);
-        self.find_entity(&path)
+        // Clients compare the path in the error with theirs, which may have upper-case letters.
+        self.find_entity(&path).map_err(|_| Error::EntityNotFound { path: address.trim_matches('/').into() })
     }
 
     /// The entity at an address and, if it is a subscription, its topic.

@@ -25,7 +25,7 @@ pub(super) fn subscription_path(topic: &str, name: &str) -> Box<str> {
 /// Splits a subscription's path into topic and name.
 pub(super) fn split_subscription(path: &str) -> Result<(&str, &str), Error> {
     let at = path.to_ascii_lowercase().rfind(SUBSCRIPTIONS);
-    let at = at.ok_or_else(|| Error::invalid("path", "of a subscription is `topic/Subscriptions/name`"))?;
+    let at = at.ok_or_else(|| Error::invalid("path", "must be `topic/Subscriptions/name` for a subscription"))?;
     Ok((&path[..at], &path[at + SUBSCRIPTIONS.len()..]))
 }
 

@@ -131,7 +131,10 @@ impl Core {
         let subscriptions = entity.subscriptions.iter().filter_map(|id| self.entities.get(id));
         // A topic's quota covers the copies in its subscriptions.
         let used = entity.counts().bytes + subscriptions.map(|subscription| subscription.counts().bytes).sum::<u64>();
-        if used + more > limit { Err(Error::QuotaExceeded { path: entity.path.clone(), limit }) } else { Ok(()) }
+        match used + more > limit {
+            true => Err(Error::QuotaExceeded { path: entity.path.clone(), size: used, limit }),
+            false => Ok(()),
+        }
     }
 
     /// The records of each message, `None` for a duplicate.
@@ -327,9 +330,9 @@ fn check_message(message: &IncomingMessage, limit: usize, needs_session: bool) -
         (Some(session), Some(key)) if session != key && !session.is_empty() => {
             Err(Error::NotAllowed("the partition key must be the session id where both are set"))
         }
-        (None, _) if needs_session => {
-            Err(Error::NotAllowed("the entity requires sessions: the message has no session id"))
-        }
+        (None, _) if needs_session => Err(Error::NotAllowed(
+            "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that have session support enabled can only receive messages that have the SessionId set to a valid value.",
+        )),
         _ => Ok(()),
     }
 }

@@ -47,14 +47,18 @@ impl QueueContext<'_, '_> {
     ) -> Result<AttachResult, Error> {
         let attached = match filter {
             SessionFilter::None if self.queue.policy.sessions => {
-                return Err(Error::NotAllowed("the entity requires sessions: attach with a session filter"));
+                return Err(Error::NotAllowed(
+                    "It is not possible for an entity that requires sessions to create a non-sessionful message receiver.",
+                ));
             }
             SessionFilter::None => {
                 self.queue.receivers.insert(link, QueueReceiver::new(mode, None));
                 AttachResult::Plain
             }
             _ if !self.queue.policy.sessions => {
-                return Err(Error::NotAllowed("the entity has no sessions: attach without a session filter"));
+                return Err(Error::NotAllowed(
+                    "A sessionful message receiver cannot be created on an entity that does not require sessions.",
+                ));
             }
             SessionFilter::Next { timeout } => self.attach_next(link, mode, timeout),
             SessionFilter::Named(id) => self.attach_named(link, mode, &id)?,
@@ -80,14 +84,19 @@ impl QueueContext<'_, '_> {
     }
 
     pub(super) fn renew_session(&mut self, id: &str) -> Result<Timestamp, Error> {
-        let until = self.call.now.after(self.queue.policy.lock_duration);
         let slot = self.locked_session(id)?;
-        let lock = self.queue.sessions.get_mut(slot).lock.as_deref_mut().expect("locked: checked above");
+        Ok(self.extend_lock(slot))
+    }
+
+    /// The full duration again, from now on.
+    fn extend_lock(&mut self, slot: TableSlot) -> Timestamp {
+        let until = self.call.now.after(self.queue.policy.lock_duration);
+        let lock = self.queue.sessions.get_mut(slot).lock.as_deref_mut().expect("the callers have found the lock");
         let before = std::mem::replace(&mut lock.until, until);
         self.queue.session_lock_expiries.remove(&(before, slot));
         self.queue.session_lock_expiries.insert((until, slot));
         self.state.timers.set(Timer::SessionLock(self.queue.id), until);
-        Ok(until)
+        until
     }
 
     /// The slot of a locked session.
@@ -97,7 +106,13 @@ impl QueueContext<'_, '_> {
     }
 
     fn is_locked(&self, slot: TableSlot) -> bool {
-        self.queue.sessions.get(slot).lock.as_ref().is_some_and(|lock| lock.until > self.call.now)
+        let lock = self.queue.sessions.get(slot).lock.as_ref();
+        lock.is_some_and(|lock| lock.until > self.call.now || self.deletes_on_delivery(lock.link))
+    }
+
+    /// True for a receiver that has nothing to settle. The service does not take its session away while it is attached.
+    fn deletes_on_delivery(&self, link: CoreLinkId) -> bool {
+        self.queue.receivers.get(link).is_some_and(|receiver| receiver.mode == ReceiveMode::ReceiveAndDelete)
     }
 
     /// Assigns ready sessions to waiting attaches, both in their order.
@@ -129,7 +144,13 @@ impl QueueContext<'_, '_> {
     pub(super) fn expire_session_locks(&mut self) {
         let late = self.queue.session_lock_expiries.iter().take_while(|(until, _)| *until <= self.call.now);
         let late: Vec<_> = late.take(MAX_PER_TIMER).map(|(_, slot)| *slot).collect();
-        late.into_iter().for_each(|slot| self.expire_session(slot));
+        for slot in late {
+            let lock = self.queue.sessions.get(slot).lock.as_deref().expect("only locked sessions have an expiry");
+            match self.deletes_on_delivery(lock.link) {
+                true => drop(self.extend_lock(slot)),
+                false => self.expire_session(slot),
+            }
+        }
         self.assign_ready_sessions();
         if let Some((until, _)) = self.queue.session_lock_expiries.first() {
             self.state.timers.set(Timer::SessionLock(self.queue.id), *until);

@@ -1,4 +1,5 @@
 //! Reads entities from a file in the official emulator's format (`config.json`); comments and trailing commas are allowed.
+//! The same keys may be written in YAML.
 //!
 //! Reports all problems of a file at once, each [`EmulatorConfigProblem`] with its position, the value found and the values
 //! allowed. The [core](crate::core) decides what is allowed: every property is validated on a temporary core.
@@ -12,6 +13,7 @@ mod properties;
 mod reader;
 mod rules;
 mod validation;
+mod yaml;
 
 use std::collections::HashMap;
 
@@ -56,9 +58,16 @@ const SYNTAX: ParseOptions = ParseOptions {
 
 pub fn parse(text: &str) -> Result<EmulatorConfig, EmulatorConfigProblems> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &SYNTAX)
-        .map_err(|error| EmulatorConfigProblems::syntax(text, error.range().start, &error.kind().to_string()))?;
-    let Some(root) = parsed.value else {
+    let root = if is_json(text) {
+        let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &SYNTAX);
+        let syntax = |error: jsonc_parser::errors::ParseError| {
+            EmulatorConfigProblems::syntax(text, error.range().start, &error.kind().to_string())
+        };
+        parsed.map_err(syntax)?.value
+    } else {
+        yaml::parse(text).map_err(|error| EmulatorConfigProblems::syntax(text, error.offset, &error.message))?
+    };
+    let Some(root) = root else {
         return Err(EmulatorConfigProblems::syntax(text, 0, "The file is empty"));
     };
     let mut parser = ConfigParser {
@@ -68,6 +77,11 @@ pub fn parse(text: &str) -> Result<EmulatorConfig, EmulatorConfigProblems> {
     };
     parser.root(&JsonNode::root(&root));
     parser.reader.finish().map(|()| parser.config)
+}
+
+/// A JSON file starts with an object, or with a comment before it.
+fn is_json(text: &str) -> bool {
+    text.trim_start().is_empty() || text.trim_start().starts_with(['{', '[', '/', '"'])
 }
 
 struct ConfigParser<'t> {

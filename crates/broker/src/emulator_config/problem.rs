@@ -8,7 +8,7 @@ pub struct EmulatorConfigProblem {
     /// Both count from 1; columns count characters.
     pub line: usize,
     pub column: usize,
-    /// Such as `UserConfig.Namespaces[0].Queues[2].Name`; empty if the file is not JSON.
+    /// Such as `UserConfig.Namespaces[0].Queues[2].Name`; empty if the file is neither JSON nor YAML.
     pub path: String,
     /// Continues after the path: "is 5: expected a string".
     pub message: String,

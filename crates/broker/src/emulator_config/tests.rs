@@ -78,6 +78,60 @@ fn a_file_as_the_emulator_takes_it() {
 }
 
 #[test]
+fn the_same_file_can_be_written_in_yaml() {
+    let text = r#"
+# The keys are those of the official emulator.
+UserConfig:
+  Namespaces:
+    - Name: sbemulatorns
+      Queues:
+        - Name: queue.1
+          Properties: { LockDuration: PT30S, MaxDeliveryCount: 3, RequiresSession: true, ForwardTo: "" }
+        - Name: '2'
+      Topics:
+        - Name: topic.1
+          Properties: ~
+          Subscriptions:
+            - Name: "é"
+              Rules:
+                - Name: red
+                  Properties:
+                    FilterType: Sql
+                    SqlFilter: { SqlExpression: "color = 'red'" }
+"#;
+    let json = r#"{ "UserConfig": { "Namespaces": [ { "Name": "sbemulatorns",
+        "Queues": [
+            { "Name": "queue.1", "Properties": { "LockDuration": "PT30S", "MaxDeliveryCount": 3, "RequiresSession": true, "ForwardTo": "" } },
+            { "Name": "2" } ],
+        "Topics": [ { "Name": "topic.1", "Subscriptions": [ { "Name": "é", "Rules": [
+            { "Name": "red", "Properties": { "FilterType": "Sql", "SqlFilter": { "SqlExpression": "color = 'red'" } } } ] } ] } ] } ] } }"#;
+    assert_eq!(parse(text).unwrap(), parse(json).unwrap());
+}
+
+#[test]
+fn a_problem_in_yaml_has_its_position() {
+    let file = |queue: &str| format!("UserConfig:\n  Namespaces:\n  - Name: ns\n    Queues:\n    - {queue}\n");
+    let cases = [
+        (file("Name: 5"), format!("5:13: {Q}.Name is 5: expected a string")),
+        (file("{Name: q, Properties: {LockDuration: PT6M}}"), {
+            format!("5:44: {Q}.Properties.LockDuration is PT6M: must be between 5 seconds and 5 minutes")
+        }),
+        (file("{Name: é, Nam: x}"), format!("5:17: {Q}.Nam is unknown: did you mean `Name`?")),
+        (file("{Name: q, Name: r}"), format!("5:17: {Q}.Name is given twice")),
+        ("a: [".to_owned(), "1:5: not YAML: while parsing a node, did not find expected node content".to_owned()),
+        ("a: &x 1\nb: *x".to_owned(), "2:4: aliases are not supported: write the value itself".to_owned()),
+        ("a: !t 1".to_owned(), "1:4: tags are not supported: write the value itself".to_owned()),
+        ("a: 1\n---\nb: 2".to_owned(), "a second YAML document starts here".to_owned()),
+        ("# nothing".to_owned(), "1:1: the file is empty".to_owned()),
+        ("- ".repeat(100), "nests deeper than 32 levels".to_owned()),
+    ];
+    for (text, expected) in cases {
+        let found = problems(&text);
+        assert!(found.last().is_some_and(|line| line.ends_with(&expected)), "{text:?}: {found:?}");
+    }
+}
+
+#[test]
 fn every_property_of_every_kind_can_be_set() {
     for (kind, names) in [("queue", &QUEUE[..]), ("topic", &TOPIC[..]), ("subscription", &SUBSCRIPTION[..])] {
         for name in names {
@@ -109,21 +163,21 @@ fn queue_problem(properties: &str) -> String {
 fn a_property_problem_has_its_position_value_and_valid_values() {
     let duration = "expected an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
     let cases = [
-        ("\"LockDuration\": \"PT6M\"", "LockDuration is \"PT6M\": must lie between 5 seconds and 5 minutes"),
+        ("\"LockDuration\": \"PT6M\"", "LockDuration is \"PT6M\": must be between 5 seconds and 5 minutes"),
         ("\"LockDuration\": \"a minute\"", &format!("LockDuration is \"a minute\": {duration}")),
         ("\"LockDuration\": 60", &format!("LockDuration is 60: {duration}")),
         ("\"DefaultMessageTimeToLive\": \"PT0S\"", "DefaultMessageTimeToLive is \"PT0S\": must be at least 1 second"),
         (
             "\"DuplicateDetectionHistoryTimeWindow\": \"P8D\"",
-            "DuplicateDetectionHistoryTimeWindow is \"P8D\": must lie between 20 seconds and 7 days",
+            "DuplicateDetectionHistoryTimeWindow is \"P8D\": must be between 20 seconds and 7 days",
         ),
         ("\"AutoDeleteOnIdle\": \"PT1M\"", "AutoDeleteOnIdle is \"PT1M\": must be at least 5 minutes"),
-        ("\"MaxDeliveryCount\": 0", "MaxDeliveryCount is 0: must lie between 1 and 2000"),
-        ("\"MaxDeliveryCount\": 99999", "MaxDeliveryCount is 99999: must lie between 1 and 2000"),
+        ("\"MaxDeliveryCount\": 0", "MaxDeliveryCount is 0: must be between 1 and 2000"),
+        ("\"MaxDeliveryCount\": 99999", "MaxDeliveryCount is 99999: must be between 1 and 2000"),
         ("\"MaxDeliveryCount\": -1", "MaxDeliveryCount is -1: expected an integer"),
         ("\"MaxDeliveryCount\": 3.5", "MaxDeliveryCount is 3.5: expected an integer"),
         ("\"MaxDeliveryCount\": \"ten\"", "MaxDeliveryCount is \"ten\": expected an integer"),
-        ("\"MaxSizeInMegabytes\": 0", "MaxSizeInMegabytes is 0: must lie between 1 and 81920"),
+        ("\"MaxSizeInMegabytes\": 0", "MaxSizeInMegabytes is 0: must be between 1 and 81920"),
         ("\"RequiresSession\": \"true\"", "RequiresSession is \"true\": expected true or false"),
         ("\"UserMetadata\": {}", "UserMetadata is an object: expected a string"),
         (

@@ -321,12 +321,17 @@ fn apply_message_size(
     usual: u64,
     tier: ServiceTier,
 ) -> Result<(), HttpError> {
-    if tier == ServiceTier::Premium {
-        return Ok(());
-    }
     let own = |description: &EntityDefinition| {
         description.ingress().and_then(|ingress| ingress.max_message_size_in_kilobytes)
     };
+    if tier == ServiceTier::Premium {
+        return match own(new) {
+            Some(size) if !(1024..=102_400).contains(&size) => Err(HttpError::bad_request(
+                "The value for 'MaxMessageSizeInKilobytes' must be between 1024 and 102400.",
+            )),
+            _ => Ok(()),
+        };
+    }
     let limit = current.and_then(own);
     let shown = current.map(|_| limit.unwrap_or(usual));
     if let Some(request) = own(new).filter(|request| Some(*request) != shown) {

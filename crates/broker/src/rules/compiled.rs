@@ -193,7 +193,7 @@ pub(super) fn constant(name: &str, value: &PropertyValue) -> Result<Constant, Ru
 }
 
 /// Milliseconds since the Unix epoch of an ISO 8601 time, such as `2026-01-02T03:04:05.678Z`. Without a zone it is UTC.
-fn parse_time(text: &str) -> Option<i64> {
+pub(crate) fn parse_time(text: &str) -> Option<i64> {
     let (date, time) = text.trim().split_once(['T', ' '])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);

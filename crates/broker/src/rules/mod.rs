@@ -30,6 +30,7 @@ mod rule_set;
 mod syntax;
 mod value;
 
+pub(crate) use compiled::parse_time;
 pub use compiled::{CompiledRule, RuleError};
 pub use description::{
     CorrelationFilter, DEFAULT_RULE, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression,

@@ -99,6 +99,11 @@ impl BrokerModel {
             self.enqueue(scheduled.entity, &ModelMessage { counter, ..scheduled.message });
         }
         for queue in self.queues.values_mut() {
+            for (link, until) in queue.held.values_mut().filter(|(_, until)| *until <= now) {
+                if self.links.get(link).is_some_and(|link| link.mode == ReceiveMode::ReceiveAndDelete) {
+                    *until = now + LOCK;
+                }
+            }
             let lost: Vec<String> =
                 queue.held.iter().filter(|(_, (_, until))| *until <= now).map(|(id, _)| id.clone()).collect();
             for session in lost {

@@ -129,6 +129,22 @@ fn an_expired_session_lock_detaches_and_counts_deliveries() {
 }
 
 #[test]
+fn a_receiver_that_deletes_keeps_its_session_while_attached() {
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
+    send_to_sessions(&mut fixture, queue, &[("a", "1")]);
+    let filter = SessionFilter::Named("a".into());
+    let link = fixture.try_attach(queue, ReceiveMode::ReceiveAndDelete, filter).unwrap().0;
+    fixture.credit(link, 2);
+    fixture.advance(200_000);
+    assert!(fixture.events(link).detached.is_none());
+    assert_eq!(fixture.named_session(queue, "a").unwrap_err().condition(), "com.microsoft:session-cannot-be-locked");
+    send_to_sessions(&mut fixture, queue, &[("a", "2")]);
+    assert_eq!(fixture.take_bodies(link), ["1", "2"]);
+    fixture.call(|core, call| core.detach(call, link));
+    assert!(fixture.named_session(queue, "a").is_ok());
+}
+
+#[test]
 fn of_sessions_expired_together_the_oldest_message_is_next() {
     let (mut fixture, queue) = CoreFixture::with_session_queue();
     // "late" is locked first, so its lock expires first; only the order of the messages puts "early" before it.

@@ -98,7 +98,7 @@ async fn a_queue_is_created_read_changed_and_deleted() {
     assert_eq!((missing.status, missing.kind.as_str()), (StatusCode::NOT_FOUND, "application/xml; charset=utf-8"));
     assert_eq!(
         missing.body,
-        "<Error><Code>404</Code><Detail>SubCode=40400. the messaging entity &apos;a/b&apos; could not be found</Detail></Error>"
+        "<Error><Code>404</Code><Detail>SubCode=40400. The messaging entity &apos;a/b&apos; could not be found.</Detail></Error>"
     );
 }
 
@@ -158,7 +158,7 @@ async fn immutable_properties_cannot_be_changed() {
     let off =
         client.update("/q", "<QueueDescription><RequiresSession>false</RequiresSession></QueueDescription>").await;
     assert_eq!(off.status, StatusCode::BAD_REQUEST);
-    assert_eq!(off.value("Detail"), "SubCode=40000. `RequiresSession` cannot be changed");
+    assert_eq!(off.value("Detail"), "SubCode=40000. The value for &apos;RequiresSession&apos; cannot be changed.");
     assert_eq!(client.update("/q", QUEUE).await.value("RequiresSession"), "true", "not named: as it was");
 }
 

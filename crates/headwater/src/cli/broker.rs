@@ -22,6 +22,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5672")]
     listen: SocketAddr,
 
+    /// Another address that serves the same; can be given several times. The official emulator has its administration on
+    /// port 5300: `--also-listen 127.0.0.1:5300`
+    #[arg(long, value_name = "ADDRESS")]
+    also_listen: Vec<SocketAddr>,
+
     /// Folder for messages
     #[arg(long, value_name = "FOLDER", default_value = ".headwater/broker", conflicts_with = "ephemeral")]
     data_dir: PathBuf,
@@ -30,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long)]
     ephemeral: bool,
 
-    /// Queues, topics and subscriptions to create, in the `config.json` format of the official emulator
+    /// Queues, topics and subscriptions to create, in the `config.json` format of the official emulator, as JSON or YAML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -91,14 +96,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         format!("data in {}", args.data_dir.display())
     };
     let config = broker_config(args)?;
-    if config.keys.is_none() && !config.listen.ip().is_loopback() {
+    let mut addresses = std::iter::once(&config.listen).chain(&config.also_listen);
+    if let Some(address) = addresses.find(|address| config.keys.is_none() && !address.ip().is_loopback()) {
         anyhow::bail!(ExitReason::Misconfigured.with_message(format!(
-            "refusing to listen on {} without keys: everyone who can reach it would have full access; pass `--keys FILE`, or listen on 127.0.0.1",
-            config.listen
+            "refusing to listen on {address} without keys: everyone who can reach it would have full access; pass `--keys FILE`, or listen on 127.0.0.1",
         )));
     }
     let broker = Broker::start(config).await?;
     output::try_print(format_args!("broker ready on {} ({storage})\n", broker.address()));
+    for address in broker.other_addresses() {
+        output::try_print(format_args!("also serving {address}\n"));
+    }
     output::try_print(format_args!("connection string: {}\n", broker.connection_string()));
     stop.recv().await;
     tokio::select! {
@@ -110,6 +118,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 fn broker_config(args: Args) -> anyhow::Result<Config> {
     let persistence = if args.ephemeral { StorageLocation::Ephemeral } else { StorageLocation::Folder(args.data_dir) };
     let mut config = Config::new(args.listen, persistence);
+    config.also_listen = args.also_listen;
     if let Some(file) = args.config {
         let problem = |text: &str| ExitReason::Misconfigured.with_message(format!("{text} `{}`", file.display()));
         let text = std::fs::read_to_string(&file).with_context(|| problem("failed to read"))?;

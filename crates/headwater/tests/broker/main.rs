@@ -1,6 +1,7 @@
 //! The broker process: kills, protocol violations, injected faults, slow peers, and a third-party client.
 
 mod broker_process;
+mod byte_exact_messages;
 mod connection_limits;
 mod credit_model;
 mod disk_full;
