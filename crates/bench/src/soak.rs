@@ -4,6 +4,7 @@
 //! [`consumer_soak`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
 //! [`stop_soak`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
 //! [`deploy_soak`] covers read models that change under load. [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
+//! [`rebuild_soak`] covers a read model that is built anew under load. [`verify_soak`] covers `read-model verify`: it finds nothing in read models that are right.
 //! [`find_failing_seed`] plants a failpoint in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
 
 mod args;
@@ -12,10 +13,13 @@ pub mod consumer_soak;
 mod defect_detection;
 pub mod deploy_soak;
 mod late_republisher;
+mod pause_watch;
 mod producer_soak;
+pub mod rebuild_soak;
 pub mod soak_read_models;
 pub mod stop_soak;
 mod subscription_reader;
+pub mod verify_soak;
 
 pub use args::{RoundSummary, SoakArgs};
 pub use defect_detection::{consumer_options_for, find_failing_consumer_seed, find_failing_seed, producer_options_for};

@@ -336,7 +336,7 @@ impl BuildProgressReport for StoredProgress {
     async fn report(&self, totals: &BuildTotals) -> Result<(), Error> {
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let progress = doc! {
-            "aggregates": count(totals.aggregates), "total": count(totals.total), "events": count(totals.events),
+            "aggregates": count(totals.aggregates), "builtBefore": count(totals.built_before), "total": count(totals.total), "events": count(totals.events),
             "parked": count(totals.parked), "missing": count(totals.missing_count),
             "seconds": self.started.elapsed().as_secs_f64(),
         };

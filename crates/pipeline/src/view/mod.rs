@@ -14,6 +14,7 @@
 //! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template`, `event_path`, `update_operators` and `value_position`
 //!    (event values stay data), `statement`, `commands`; and `model_set`, the models of a generation.
+//!    A build folds many events of an aggregate into one document: `memory_fold`, with `memory_update`.
 //! 4. What cannot be applied: `parked`, `source_documents` for its replay, and `source_event_reader` for gaps.
 //! 5. What the documents should be: `fold` evaluates a model elsewhere, `snapshot_reader` reads documents with their cursors, `repair` replaces one; `applied`
 //!    waits for an event.
@@ -35,6 +36,8 @@ mod epoch_floor;
 mod error;
 mod event_path;
 mod fold;
+mod memory_fold;
+mod memory_update;
 mod model_set;
 mod model_validation;
 mod observer;

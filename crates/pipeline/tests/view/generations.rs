@@ -19,7 +19,7 @@ use crate::fixture::{TestApplier, ViewFixture, all_delivered, contents, delivere
 /// Long enough for a transaction that is not held back.
 const A_MOMENT: Duration = Duration::from_millis(700);
 
-fn version(name: &str, declared: &Value) -> ModelVersion {
+pub(crate) fn version(name: &str, declared: &Value) -> ModelVersion {
     ModelVersion::first(name, serde_json::from_value(declared.clone()).unwrap(), "1".to_owned())
 }
 
@@ -41,7 +41,7 @@ fn counts() -> Value {
     json!({ "when": { "Placed": { "$inc": { "events": 1 } }, "Added": { "$inc": { "events": 1 } } } })
 }
 
-fn pod(fixture: &ViewFixture, models: ModelSet) -> TestApplier {
+pub(crate) fn pod(fixture: &ViewFixture, models: ModelSet) -> TestApplier {
     TestApplier::start(ApplierSetup { models, ..fixture.setup(&fixture.views) })
 }
 
@@ -59,7 +59,7 @@ impl BuildProgressReport for NoReport {
     }
 }
 
-async fn build(fixture: &ViewFixture, source: SourceConfig, generation: &Generation) -> BuildTotals {
+pub(crate) async fn build(fixture: &ViewFixture, source: SourceConfig, generation: &Generation) -> BuildTotals {
     prepare_build(&fixture.views, "shop", generation).await.unwrap();
     raise_fence(&fixture.views, "shop", generation.number).await.unwrap();
     let dependencies = BuildDependencies {
@@ -75,12 +75,12 @@ async fn build(fixture: &ViewFixture, source: SourceConfig, generation: &Generat
     Builder::new(dependencies, generation).unwrap().run(BuildOptions::default(), &NoReport).await.unwrap()
 }
 
-fn events_source() -> SourceConfig {
+pub(crate) fn events_source() -> SourceConfig {
     SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") }
 }
 
 /// The collection in which the version is built.
-fn built_collection(building: &Generation) -> String {
+pub(crate) fn built_collection(building: &Generation) -> String {
     building.to_build().next().unwrap().1.collection.clone()
 }
 
