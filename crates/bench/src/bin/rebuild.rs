@@ -46,6 +46,9 @@ struct Args {
     /// Events of the large rebuild whose memory is measured; 0: none
     #[arg(default_value_t = 5_000_000)]
     large: u64,
+    /// Measure only this workload, without the memory, and print no JSON
+    #[arg(long, value_parser = ["many", "short"])]
+    workload: Option<String>,
 }
 
 /// How events are spread over aggregates.
@@ -70,11 +73,11 @@ struct RebuildBench {
 
 #[tokio::main]
 async fn main() {
-    let Args { events, live_events, large } = Args::parse();
+    let Args { events, live_events, large, workload: only } = Args::parse();
     let mut bench = RebuildBench::set_up().await;
     let mut ratios = vec![];
     let mut rates = (0.0, 0.0);
-    for workload in &WORKLOADS {
+    for workload in WORKLOADS.iter().filter(|workload| only.as_ref().is_none_or(|only| only == workload.name)) {
         let (mut live, mut rebuilt) = (0.0_f64, 0.0_f64);
         for round in 1..=ROUNDS {
             live = live.max(bench.measure_live(workload, round, live_events).await);
@@ -86,6 +89,10 @@ async fn main() {
             rates = (live, rebuilt);
         }
         ratios.push(ratio);
+    }
+    if only.is_some() {
+        bench.broker.kill().await;
+        return;
     }
     let many = &WORKLOADS[0];
     let small_rss = bench.measure_rebuild(many, "small", SMALL).await.rss;

@@ -25,11 +25,12 @@ use crate::source::{SourceConfig, SourceKind};
 use crate::source_walk::EventPages;
 use crate::stored::Identity;
 use crate::view::{
-    self, BuildApplier, BuildApplierSetup, BuiltEvents, DeliveredEvent, EventBody, PipelineStart, SourceEventReader,
+    self, BuildApplier, BuildApplierSetup, BuiltEvents, DeliveredEvent, DiscardedEvents, EventBody, PipelineStart,
+    SourceEventReader,
 };
 
 /// Cursors per page.
-const PAGE_CURSORS: i64 = 2_000;
+const PAGE_CURSORS: i64 = 5_000;
 /// Events per transaction, about. Most are folded into one document for each aggregate; the others have a statement each.
 const GROUP_EVENTS: i64 = 2_000;
 /// Aggregates per transaction; of a source of documents fewer, as each is a whole document.
@@ -109,9 +110,10 @@ impl Builder {
         source.kind == SourceKind::Documents || source.sequence.is_some()
     }
 
-    pub fn new(dependencies: BuildDependencies, generation: &Generation) -> Result<Self, Error> {
+    pub async fn new(dependencies: BuildDependencies, generation: &Generation) -> Result<Self, Error> {
         let BuildDependencies { pipeline, source, server, capture, views, coordination, view, start } = &dependencies;
         let filter = SourceFilter::new(server, source, capture);
+        let names: Vec<String> = generation.to_build().map(|(name, version)| version.parked_name(name)).collect();
         let applier = BuildApplier::new(BuildApplierSetup {
             config: view.clone(),
             database: views.clone(),
@@ -119,6 +121,7 @@ impl Builder {
             mode: view.mode(source, *start, filter.is_some()),
             by_collection: source.kind == SourceKind::Documents,
             models: generation.build_set(source)?,
+            discarded: DiscardedEvents::load(views, pipeline, &names).await?,
         });
         let parts = BuildParts {
             walk: CursorWalk::new(views, pipeline, generation.number),

@@ -16,6 +16,7 @@ use super::cursor::{
 };
 use super::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_document, cursor_statement};
 use super::delivered_event::{DeliveredEvent, EventBody, PositionKey};
+use super::discarded::DiscardedEvents;
 use super::identity::Identity;
 use super::memory_fold::{FoldKey, MemoryFolding, MemoryFolds};
 use super::model_set::{AppliedModel, CurrentModels, ModelSet, ModelSetMode};
@@ -82,6 +83,8 @@ pub(super) struct ApplyRules {
     pub(super) mode: OrderingMode,
     pub(super) models: CurrentModels,
     pub(super) dead_letter_poison: bool,
+    /// Of builds; empty for live events.
+    pub(super) discarded: DiscardedEvents,
     /// Changes with the subscription.
     pub(super) park_at_delivery: AtomicU32,
 }
@@ -403,7 +406,7 @@ impl<'a> TransactionPlanner<'a> {
             // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
             let concerned = model.handles(event) || unknown || park_reason.is_some_and(ParkReason::affects_all_models);
-            if !concerned {
+            if !concerned || self.rules.discarded.contains(model.name(), event) {
                 continue;
             }
             // Checked per model: the aggregate may be parked in one and current in another.
