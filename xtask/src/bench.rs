@@ -39,6 +39,11 @@ pub(crate) const BENCHES: &[BenchProgram] = &[
         binary: "audit",
         measures: "a round of the audit over 1,000,000 aggregates and 5,000,000 events: time, CPU, memory; live throughput with the audit off and on",
     },
+    BenchProgram {
+        name: "rebuild",
+        binary: "rebuild",
+        measures: "rate of a rebuild of 1,000,000 events next to a pod that applies a backlog, in the same run; memory of a pod that rebuilds 100,000 and 5,000,000 events",
+    },
 ];
 
 pub(crate) const SOAKS: &[BenchProgram] = &[
@@ -71,6 +76,16 @@ pub(crate) const SOAKS: &[BenchProgram] = &[
         name: "deploys",
         binary: "soak-deploys",
         measures: "rolling deploys that add, change and remove read models under load, pods killed in the middle, rolled back: read models equal a fold of their definitions",
+    },
+    BenchProgram {
+        name: "rebuild",
+        binary: "soak-rebuild",
+        measures: "a read model of 1,000,000 events is built anew while events flow and the leader is killed, then rolled back and built once more: equal to a fold, readers never without documents, short switches",
+    },
+    BenchProgram {
+        name: "verify",
+        binary: "soak-verify",
+        measures: "an hour of `read-model verify` on every read model while events flow and pods are killed: no false alarm",
     },
     BenchProgram {
         name: "stops",

@@ -4,6 +4,7 @@
 //! [`consumer_soak`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
 //! [`stop_soak`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
 //! [`deploy_soak`] covers read models that change under load. [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
+//! [`rebuild_soak`] covers a read model that is built anew under load. [`verify_soak`] covers `read-model verify`: it finds nothing in read models that are right.
 //! [`detect_in_producer`] and [`detect_in_consumer`] plant a failpoint in the pods and look for the seed that shows its violation: a check that cannot fail proves nothing.
 
 mod args;
@@ -13,11 +14,14 @@ mod defect_detection;
 pub mod deploy_soak;
 mod drain;
 mod late_republisher;
+mod pause_watch;
 mod producer_soak;
+pub mod rebuild_soak;
 pub mod soak_read_models;
 mod soak_violation;
 pub mod stop_soak;
 mod subscription_reader;
+pub mod verify_soak;
 
 pub use args::{RoundSummary, SoakArgs};
 pub use defect_detection::{NotDetected, detect_in_consumer, detect_in_producer, expected_violation};

@@ -42,7 +42,7 @@ impl Args {
 async fn main() -> ExitCode {
     let args = Args::parse();
     let summarize = |result: &DeploySoakResult, options: &DeploySoakOptions| RoundSummary {
-        is_clean: result.is_clean(),
+        is_clean: result.is_clean(options),
         missing: result.missing(options),
         json: result.json(),
     };

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use super::consumer_soak::Error;
+use super::pause_watch::PauseWatch;
 use super::producer_soak::ProducerSoakOptions;
 use super::soak_read_models::{self, ExpectedModels};
 
@@ -26,8 +27,10 @@ const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const DEPLOY_TIMEOUT: Duration = Duration::from_secs(120);
 const APPLY_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// A pause that begins with the switch has ended after this time, or is a failure.
+const AFTER_SWITCH: Duration = Duration::from_secs(2);
 /// The name of the pipeline of a test cluster.
-const PIPELINE: &str = "shop";
+pub(super) const PIPELINE: &str = "shop";
 /// Counts events by type: keyed by something other than the aggregate, and added by the deploy.
 const KINDS: &str = "kinds";
 /// Only in the first set: the deploy removes it.
@@ -40,14 +43,17 @@ pub struct DeploySoakOptions {
     pub base: ProducerSoakOptions,
     /// Deploys in a row; every second one goes back to the first set.
     pub deploys: usize,
-    /// Pods killed while a change is under way, in each deploy.
+    /// Pods killed while a change is under way, in each deploy but the last.
     pub kills: u64,
+    /// Longer pauses of a read model that does not change are a failure. Measured in the last deploy, as the death of a leader stops everything for
+    /// the time of its lease.
+    pub max_pause: Option<Duration>,
 }
 
 impl DeploySoakOptions {
     pub fn full(seed: u64) -> Self {
         let base = ProducerSoakOptions { profile: FaultProfile::none(), ..ProducerSoakOptions::full(seed) };
-        Self { base, deploys: 2 + (seed % 2) as usize, kills: 4 }
+        Self { base, deploys: 2 + (seed % 2) as usize, kills: 4, max_pause: Some(Duration::from_secs(1)) }
     }
 
     /// A short run for the test suite, on a single node.
@@ -55,7 +61,8 @@ impl DeploySoakOptions {
         let mut base = ProducerSoakOptions { profile: FaultProfile::none(), ..ProducerSoakOptions::short(seed) };
         // As long as the deploys take.
         base.load.events = 1_000_000;
-        Self { base, kills: 2, ..Self::full(seed) }
+        // Nothing is said about the speed of the machine.
+        Self { base, kills: 2, max_pause: None, ..Self::full(seed) }
     }
 
     fn blueprint(&self, binary: &Path) -> TestClusterConfig {
@@ -82,14 +89,16 @@ pub struct DeploySoakResult {
     pub deploys: usize,
     /// The longest time that transactions waited for a switch.
     pub longest_switch: Duration,
+    /// The longest time without an event applied to a read model that did not change, while others were built and switched.
+    pub longest_pause: Duration,
     pub differences: Vec<String>,
     pub unexpected_exits: Vec<UnexpectedExit>,
     pub took: Duration,
 }
 
 impl DeploySoakResult {
-    pub fn is_clean(&self) -> bool {
-        self.differences.is_empty()
+    pub fn is_clean(&self, options: &DeploySoakOptions) -> bool {
+        self.differences.is_empty() && options.max_pause.is_none_or(|most| self.longest_pause <= most)
     }
 
     /// What this run was to cover and did not.
@@ -111,6 +120,7 @@ impl DeploySoakResult {
             "generation": self.generation,
             "kills": self.kills,
             "longest_switch_ms": self.longest_switch.as_millis() as u64,
+            "longest_pause_ms": self.longest_pause.as_millis() as u64,
             "differences": self.differences.len(),
             "unexpected_exits": self.unexpected_exits.len(),
             "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
@@ -120,9 +130,13 @@ impl DeploySoakResult {
 
 impl fmt::Display for DeploySoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { acknowledged, deploys, generation, kills, longest_switch, .. } = self;
+        let Self { acknowledged, deploys, generation, kills, longest_switch, longest_pause, .. } = self;
         write!(f, "{acknowledged} events, {deploys} deploys up to generation {generation}, {kills} kills meanwhile, ")?;
-        write!(f, "longest switch {longest_switch:?}, {:.1} s", self.took.as_secs_f64())?;
+        write!(
+            f,
+            "longest switch {longest_switch:?}, longest pause {longest_pause:?}, {:.1} s",
+            self.took.as_secs_f64()
+        )?;
         self.differences.iter().try_for_each(|difference| write!(f, "\n{difference}"))?;
         self.unexpected_exits.iter().try_for_each(|exit| write!(f, "\n{exit}"))
     }
@@ -142,21 +156,25 @@ pub async fn run(binary: &Path, options: &DeploySoakOptions) -> Result<DeploySoa
     let stop = enough.clone();
     let writing = tokio::spawn(async move { load.write_until(&events, &writes, &stop).await });
     let switches = watch_switches(store.clone(), watched.clone());
+    let views = cluster.mongo().client().database(&format!("{}_views", cluster.mongo().source()));
+    let pauses = PauseWatch::start(views.clone());
 
     let mut deploy = Deploy {
         random: StdRng::seed_from_u64(options.base.seed),
         kills: 0,
         options: options.clone(),
         set: ModelSetName::First,
+        is_last: false,
     };
     let mut deploys = 0;
-    for _ in 0..options.deploys {
-        deploy.roll(&mut cluster, &store).await?;
+    for number in 1..=options.deploys {
+        deploy.is_last = number == options.deploys;
+        deploy.roll(&mut cluster, &store, &pauses).await?;
         deploys += 1;
     }
+    let longest_pause = pauses.finish().await?;
     enough.cancel();
     writing.await?;
-    let views = cluster.mongo().client().database(&format!("{}_views", cluster.mongo().source()));
     wait_until_applied(&mut cluster, &views, checker.counts().acknowledged).await?;
     watched.cancel();
     let longest_switch = switches.await?;
@@ -171,6 +189,7 @@ pub async fn run(binary: &Path, options: &DeploySoakOptions) -> Result<DeploySoa
         kills: deploy.kills,
         deploys,
         longest_switch,
+        longest_pause,
         differences,
         unexpected_exits,
         took: began.elapsed(),
@@ -184,11 +203,18 @@ struct Deploy {
     options: DeploySoakOptions,
     /// What the pods declare now.
     set: ModelSetName,
+    /// No pod is killed, and pauses are measured.
+    is_last: bool,
 }
 
 impl Deploy {
     /// Restarts pod by pod with the other set, and waits until it serves. Pods are killed on the way.
-    async fn roll(&mut self, cluster: &mut TestCluster, store: &GenerationStore) -> Result<(), Error> {
+    async fn roll(
+        &mut self,
+        cluster: &mut TestCluster,
+        store: &GenerationStore,
+        pauses: &PauseWatch,
+    ) -> Result<(), Error> {
         let before = self.set;
         self.set = if before == ModelSetName::First { ModelSetName::Second } else { ModelSetName::First };
         for number in 0..cluster.pods().len() {
@@ -200,17 +226,22 @@ impl Deploy {
         }
         let began = Instant::now();
         let mut kill_at = self.next_kill();
-        let most_kills = self.kills + self.options.kills;
+        let most_kills = self.kills + if self.is_last { 0 } else { self.options.kills };
         loop {
             cluster.restart_exited_pods()?;
             let generation = store.load().await?.ok_or("no generation is stored")?;
             if generation.stage == GenerationStage::Active && names(&generation) == model_names(self.set) {
                 let changed = generation.serving["totals"].declaration.when.to_string();
                 if changed.contains("doubled") == (self.set == ModelSetName::Second) {
+                    if self.is_last {
+                        tokio::time::sleep(AFTER_SWITCH).await;
+                    }
+                    pauses.measure(false);
                     return Ok(());
                 }
             }
             let is_changing = generation.stage != GenerationStage::Active;
+            pauses.measure(self.is_last && is_changing);
             if self.kills < most_kills && is_changing && Instant::now() >= kill_at {
                 let number = self.random.random_range(0..cluster.pods().len());
                 cluster.pod_mut(number).kill().await;
@@ -283,7 +314,11 @@ async fn expected(cluster: &TestCluster, set: ModelSetName) -> Result<ExpectedMo
 }
 
 /// Waits until the customers, which no deploy changes, have every event.
-async fn wait_until_applied(cluster: &mut TestCluster, views: &mongodb::Database, events: u64) -> Result<(), Error> {
+pub(super) async fn wait_until_applied(
+    cluster: &mut TestCluster,
+    views: &mongodb::Database,
+    events: u64,
+) -> Result<(), Error> {
     let began = Instant::now();
     loop {
         cluster.restart_exited_pods()?;
@@ -299,7 +334,7 @@ async fn wait_until_applied(cluster: &mut TestCluster, views: &mongodb::Database
 }
 
 /// The longest time that the stored stage was `switching`.
-fn watch_switches(store: GenerationStore, stop: CancellationToken) -> JoinHandle<Duration> {
+pub(super) fn watch_switches(store: GenerationStore, stop: CancellationToken) -> JoinHandle<Duration> {
     tokio::spawn(async move {
         let (mut longest, mut since) = (Duration::ZERO, None);
         while !stop.is_cancelled() {

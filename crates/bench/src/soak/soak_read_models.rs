@@ -111,10 +111,13 @@ pub async fn differences(views: &Database, expected: &ExpectedModels) -> Result<
         for (key, wanted) in documents {
             match stored.remove(key) {
                 Some(found) if found == *wanted => {}
-                found => wrong.push(format!("{model} {key}: {found:?}, expected {wanted:?}")),
+                found => {
+                    let kind = kind_of_difference(found.as_ref(), wanted);
+                    wrong.push(format!("{model} {key}: {kind}: {found:?}, expected {wanted:?}"));
+                }
             }
         }
-        wrong.extend(stored.into_keys().map(|key| format!("{model} {key}: must not be there")));
+        wrong.extend(stored.into_keys().map(|key| format!("{model} {key}: extra document")));
         if wrong.len() > 5 {
             let more = wrong.len() - 5;
             wrong.truncate(5);
@@ -123,6 +126,21 @@ pub async fn differences(views: &Database, expected: &ExpectedModels) -> Result<
         lines.extend(wrong);
     }
     Ok(lines)
+}
+
+/// By the number of events in the document, where it counts them.
+fn kind_of_difference(found: Option<&BTreeMap<String, Bson>>, wanted: &BTreeMap<String, Bson>) -> &'static str {
+    let Some(found) = found else { return "missing document" };
+    let events = |document: &BTreeMap<String, Bson>| {
+        let count = ["events", "touched"].iter().find_map(|field| document.get(*field));
+        count.and_then(to_u64)
+    };
+    match (events(found), events(wanted)) {
+        (Some(found), Some(wanted)) if found < wanted => "lost events",
+        (Some(found), Some(wanted)) if found > wanted => "doubled events",
+        _ if !found.keys().eq(wanted.keys()) => "fields of another definition",
+        _ => "different values",
+    }
 }
 
 type StoredDocuments = BTreeMap<String, BTreeMap<String, Bson>>;

@@ -20,6 +20,7 @@ use super::table::render_table;
 use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
+use crate::generations::unbuildable_reason;
 use crate::parked::format_time;
 use crate::{operator_log, output};
 
@@ -118,6 +119,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             let config = config.load()?;
             let commands = GenerationCommands::open(&config).await?;
             let rate = rate.map(i64::from);
+            commands.check(|generation| check_buildable(&config, generation, &names)).await?;
             commands.request(RequestKind::Rebuild, &names, rate, check_rebuild).await?;
             operator_log::record(&config, "read-model rebuild", &format!("`{}`", names.join("`, `"))).await;
             commands.report(wait, "requested: the leader builds from the source").await
@@ -211,8 +213,10 @@ fn progress(build: &Document) -> String {
     let figure = |field: &str| build.get_i64(field).unwrap_or(0);
     let (aggregates, total, events) = (figure("aggregates"), figure("total"), figure("events"));
     let seconds = build.get_f64("seconds").unwrap_or(0.0);
-    let left = (total > aggregates && aggregates > 0 && seconds > 0.0)
-        .then(|| seconds / aggregates as f64 * (total - aggregates) as f64);
+    // The pod that builds now may have taken it up in the middle.
+    let built = aggregates - figure("builtBefore");
+    let left = (total > aggregates && built > 0 && seconds > 0.0)
+        .then(|| seconds / built as f64 * (total - aggregates) as f64);
     let left = left.map_or_else(String::new, |left| format!(", about {left:.0} s left"));
     let rate = if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
     format!("built {aggregates} of about {total} aggregates, {events} events, {rate:.0} events/s{left}")
@@ -322,6 +326,20 @@ fn check_known<'a>(known: impl Iterator<Item = &'a String> + Clone, names: &[Str
 fn check_rebuild(generation: &Generation, names: &[String]) -> Result<(), String> {
     // A proposed one may be named as well: the leader knows it.
     check_idle(generation).and_then(|()| if names.is_empty() { Err("name a read model".to_owned()) } else { Ok(()) })
+}
+
+/// Only what the source can give again.
+fn check_buildable(config: &Config, generation: &Generation, names: &[String]) -> Result<(), String> {
+    for name in names {
+        let serving = generation.serving.get(name).map(|version| &version.declaration);
+        let Some(declaration) = config.read_models.declarations.get(name).or(serving) else {
+            return check_known(std::iter::empty(), std::slice::from_ref(name));
+        };
+        if let Some(problem) = unbuildable_reason(name, declaration, &config.source) {
+            return Err(problem);
+        }
+    }
+    Ok(())
 }
 
 fn check_rollback(generation: &Generation, names: &[String]) -> Result<(), String> {

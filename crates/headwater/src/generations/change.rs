@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mongodb::bson::DateTime;
 use pipeline::generation::{Generation, GenerationStage, ModelVersion, RequestKind};
 use pipeline::source::{SourceConfig, SourceKind};
-use pipeline::view::ReadModel;
+use pipeline::view::{ReadModel, ReadModelDeclaration};
 
 use super::proposal::{ModelProposal, incomplete_reason};
 
@@ -41,6 +41,10 @@ pub(super) fn decide_change(
         }
         GenerationStage::Active => {
             let named = request.map(|request| request.models.as_slice()).unwrap_or_default();
+            if let Some(problem) = refusal(generation, kind, named, source) {
+                let refused = Generation { request: None, problem: Some(problem), ..generation.clone() };
+                return ChangeStep::Store(Box::new(refused));
+            }
             match kind {
                 Some(RequestKind::Rollback) => begin(generation, rolled_back(generation, named, source), |next| {
                     next.declined = Some(proposal.id());
@@ -133,15 +137,46 @@ fn rolled_back(generation: &Generation, named: &[String], source: &SourceConfig)
     next
 }
 
+/// Why a request is not granted: what serves now stays.
+fn refusal(
+    generation: &Generation,
+    kind: Option<RequestKind>,
+    named: &[String],
+    source: &SourceConfig,
+) -> Option<String> {
+    let versions = match kind? {
+        RequestKind::Rebuild => &generation.serving,
+        RequestKind::Rollback => &generation.previous,
+        RequestKind::Cancel | RequestKind::Accept => return None,
+    };
+    let named = named.iter().filter_map(|name| Some((name, versions.get(name)?)));
+    named.into_iter().find_map(|(name, version)| unbuildable_reason(name, &version.declaration, source))
+}
+
+/// Why a read model cannot be built from this source, for an operator.
+pub(crate) fn unbuildable_reason(
+    name: &str,
+    declaration: &ReadModelDeclaration,
+    source: &SourceConfig,
+) -> Option<String> {
+    match source.kind {
+        SourceKind::Events if source.sequence.is_some() => None,
+        SourceKind::Events => Some(format!(
+            "`{name}` cannot be built from the source: the source has no sequence (`source.sequence`), so nobody knows which events were applied"
+        )),
+        SourceKind::Documents => {
+            let model = ReadModel::compile(name, declaration);
+            let can_build = model.is_ok_and(|model| model.is_buildable_from_documents());
+            (!can_build).then(|| format!(
+                "`{name}` cannot be built from a source of documents: a clause depends on earlier changes, which the source does not keep; only `mirror`, `$set`, `$unset` and `delete` can be built"
+            ))
+        }
+    }
+}
+
 /// A version that cannot be built from this source serves at once, and lacks events.
 fn buildable(generation: &Generation, name: &str, version: ModelVersion, source: &SourceConfig) -> ModelVersion {
-    let can_build = match source.kind {
-        SourceKind::Events => source.sequence.is_some(),
-        SourceKind::Documents => {
-            ReadModel::compile(name, &version.declaration).is_ok_and(|model| model.is_buildable_from_documents())
-        }
-    };
-    if can_build {
+    if unbuildable_reason(name, &version.declaration, source).is_none() {
         return version;
     }
     let incomplete = Some((incomplete_reason(generation, name), DateTime::now()));

@@ -7,5 +7,6 @@ mod change;
 mod proposal;
 mod service;
 
+pub(crate) use change::unbuildable_reason;
 pub(crate) use proposal::{EARLIER_RECORDS, ModelProposal};
 pub(crate) use service::GenerationService;

@@ -1,6 +1,7 @@
 //! The loop of one pod: load the generation, apply it, and take the next step if this pod leads.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mongodb::Database;
@@ -11,6 +12,7 @@ use pipeline::generation::{
 };
 use pipeline::source::SourceKind;
 use pipeline::view;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +61,8 @@ struct ServiceState {
     agreed_since: Option<Instant>,
     switching_since: Option<(u64, Instant)>,
     build: Option<RunningBuild>,
+    /// Told when the build of this pod ends.
+    build_ended: Arc<Notify>,
     shown: Option<(u64, GenerationStage)>,
     /// The last generation after which this pod has cleaned up.
     cleaned: u64,
@@ -82,12 +86,14 @@ impl GenerationService {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let outdated = self.applier.outdated();
         let mut state = ServiceState::default();
+        let build_ended = Arc::clone(&state.build_ended);
         let mut pause = POLL_INTERVAL;
         while !stop.is_cancelled() {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep(pause) => {}
                 () = outdated.notified() => {}
+                () = build_ended.notified() => {}
             }
             // cancel-safe: every step may be repeated by any pod
             let round = stop.run_until_cancelled(timeout(READ_TIMEOUT * 3, self.round(&mut state))).await;
@@ -262,7 +268,7 @@ impl GenerationService {
         let accepted = generation.request.as_ref().is_some_and(|request| request.kind == RequestKind::Accept);
         let Some(build) = state.build.as_mut().filter(|build| build.number == generation.number) else {
             if generation.problem.is_none() || accepted {
-                state.build = Some(self.start_build(&generation).await?);
+                state.build = Some(self.start_build(&generation, Arc::clone(&state.build_ended)).await?);
             }
             return Ok(GenerationStage::Building);
         };
@@ -290,7 +296,7 @@ impl GenerationService {
                 self.store.replace(Generation { problem: Some(problem), ..generation }).await?;
                 return Ok(GenerationStage::Building);
             }
-            Builder::new(self.build.clone(), &generation)?.accept_missing(generation.number).await?;
+            Builder::new(self.build.clone(), &generation).await?.accept_missing(generation.number).await?;
             for (_, version) in next.next.iter_mut().filter(|(_, version)| version.since == generation.number) {
                 version.incomplete = Some((IncompleteReason::MissingHistory, mongodb::bson::DateTime::now()));
             }
@@ -307,11 +313,12 @@ impl GenerationService {
         }
     }
 
-    async fn start_build(&self, generation: &Generation) -> Result<RunningBuild, Error> {
+    async fn start_build(&self, generation: &Generation, ended: Arc<Notify>) -> Result<RunningBuild, Error> {
         generation::prepare_build(self.views(), self.store.pipeline(), generation).await?;
         // Whoever does not know this generation cannot move a cursor any more.
         generation::raise_fence(self.views(), self.store.pipeline(), generation.number).await?;
-        let builder = Builder::new(self.build.clone(), generation)?;
+        generation::carry_discards(self.views(), self.store.pipeline(), generation).await?;
+        let builder = Builder::new(self.build.clone(), generation).await?;
         let request = generation.request.as_ref();
         let rate = request.and_then(|request| u32::try_from(request.rate?).ok());
         let report = StoredProgress { store: self.store.clone(), number: generation.number, started: Instant::now() };
@@ -319,7 +326,10 @@ impl GenerationService {
         let cancelled = cancel.clone();
         let task = tokio::spawn(async move {
             let options = BuildOptions { rate };
-            cancelled.run_until_cancelled(builder.run(options, &report)).await.unwrap_or(Ok(BuildTotals::default()))
+            // A moment before the task ends: the service reads the generation first.
+            let built = cancelled.run_until_cancelled(builder.run(options, &report)).await;
+            ended.notify_one();
+            built.unwrap_or(Ok(BuildTotals::default()))
         });
         Ok(RunningBuild { number: generation.number, task, cancel })
     }
@@ -336,7 +346,7 @@ impl BuildProgressReport for StoredProgress {
     async fn report(&self, totals: &BuildTotals) -> Result<(), Error> {
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let progress = doc! {
-            "aggregates": count(totals.aggregates), "total": count(totals.total), "events": count(totals.events),
+            "aggregates": count(totals.aggregates), "builtBefore": count(totals.built_before), "total": count(totals.total), "events": count(totals.events),
             "parked": count(totals.parked), "missing": count(totals.missing_count),
             "seconds": self.started.elapsed().as_secs_f64(),
         };

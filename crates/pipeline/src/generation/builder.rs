@@ -4,14 +4,15 @@
 //! progress of its own, and whichever pod continues it finds what is left. The transaction that builds an aggregate writes its cursor, and conflicts with
 //! a live event of that aggregate instead of racing it.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Client, Database};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::cursor_walk::{CursorWalk, UnbuiltCursor};
@@ -24,18 +25,22 @@ use crate::source::{SourceConfig, SourceKind};
 use crate::source_walk::EventPages;
 use crate::stored::Identity;
 use crate::view::{
-    self, BuildApplier, BuildApplierSetup, BuiltEvents, DeliveredEvent, EventBody, PipelineStart, SourceEventReader,
+    self, BuildApplier, BuildApplierSetup, BuiltEvents, DeliveredEvent, DiscardedEvents, EventBody, PipelineStart,
+    SourceEventReader,
 };
 
 /// Cursors per page.
-const PAGE_CURSORS: i64 = 2_000;
-/// Events per transaction, about.
-const GROUP_EVENTS: i64 = 1_000;
-/// Documents per transaction.
+const PAGE_CURSORS: i64 = 5_000;
+/// Events per transaction, about. Most are folded into one document for each aggregate; the others have a statement each.
+const GROUP_EVENTS: i64 = 2_000;
+/// Aggregates per transaction; of a source of documents fewer, as each is a whole document.
+const GROUP_AGGREGATES: usize = 1_000;
 const GROUP_DOCUMENTS: usize = 200;
 /// Transactions at a time: the server has cores for live events as well.
 const CONCURRENT_GROUPS: usize = 4;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// Writes of the source wait for a majority, so a small lag is usual.
+const MAX_REPLICATION_LAG: Duration = Duration::from_secs(10);
 const CHECKPOINT_POLL: Duration = Duration::from_millis(250);
 /// Between two passes that built nothing because live events were faster.
 const PASS_PAUSE: Duration = Duration::from_millis(50);
@@ -64,12 +69,14 @@ pub struct BuildOptions {
     pub rate: Option<u32>,
 }
 
-/// Counts of a build since this pod took it up.
+/// Counts of a build; but for the first three, since this pod took it up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BuildTotals {
     /// Aggregates that the pipeline has, about.
     pub total: u64,
+    /// Aggregates that are built, and those among them that were when this pod took it up.
     pub aggregates: u64,
+    pub built_before: u64,
     pub events: u64,
     pub parked: u64,
     /// Aggregates whose earlier events the source does not have, or not all of them.
@@ -84,6 +91,10 @@ pub trait BuildProgressReport: Send + Sync {
 
 /// Builds one generation.
 pub struct Builder {
+    parts: Arc<BuildParts>,
+}
+
+struct BuildParts {
     dependencies: BuildDependencies,
     walk: CursorWalk,
     applier: BuildApplier,
@@ -99,36 +110,42 @@ impl Builder {
         source.kind == SourceKind::Documents || source.sequence.is_some()
     }
 
-    pub fn new(dependencies: BuildDependencies, generation: &Generation) -> Result<Self, Error> {
+    pub async fn new(dependencies: BuildDependencies, generation: &Generation) -> Result<Self, Error> {
         let BuildDependencies { pipeline, source, server, capture, views, coordination, view, start } = &dependencies;
         let filter = SourceFilter::new(server, source, capture);
+        let names: Vec<String> = generation.to_build().map(|(name, version)| version.parked_name(name)).collect();
         let applier = BuildApplier::new(BuildApplierSetup {
             config: view.clone(),
             database: views.clone(),
             pipeline: pipeline.clone(),
             mode: view.mode(source, *start, filter.is_some()),
             by_collection: source.kind == SourceKind::Documents,
-            models: generation.build_set()?,
+            models: generation.build_set(source)?,
+            discarded: DiscardedEvents::load(views, pipeline, &names).await?,
         });
-        Ok(Self {
+        let parts = BuildParts {
             walk: CursorWalk::new(views, pipeline, generation.number),
             history: SourceEventReader::new(&server.database(&source.database), source),
             checkpoints: MongoCheckpointStore::new(coordination, pipeline, source.fingerprint()),
             applier,
             filter,
             dependencies,
-        })
+        };
+        Ok(Self { parts: Arc::new(parts) })
     }
 
     /// Runs until every cursor holds for the generation, except those of aggregates with missing events.
     pub async fn run(&self, options: BuildOptions, report: &impl BuildProgressReport) -> Result<BuildTotals, Error> {
-        let build = BuildRun {
-            builder: self,
+        let (total, unbuilt) = (self.parts.walk.count().await?, self.parts.walk.count_unbuilt().await?);
+        let built_before = total.saturating_sub(unbuilt);
+        let totals = BuildTotals { total, built_before, aggregates: built_before, ..BuildTotals::default() };
+        let build = Arc::new(BuildRun {
+            builder: Arc::clone(&self.parts),
             options,
-            token: self.stream_token().await?,
+            token: self.parts.stream_token().await?,
             started: Instant::now(),
-            totals: Mutex::new(BuildTotals { total: self.walk.count().await?, ..BuildTotals::default() }),
-        };
+            totals: Mutex::new(totals),
+        });
         let (mut idle_passes, mut events) = (0, 0);
         loop {
             let (seen, missing) = build.pass(report).await?;
@@ -148,18 +165,20 @@ impl Builder {
     pub async fn accept_missing(&self, generation: u64) -> Result<(), Error> {
         let number = i64::try_from(generation).unwrap_or(i64::MAX);
         loop {
-            let cursors = self.walk.next(None, PAGE_CURSORS).await?;
+            let cursors = self.parts.walk.next(None, PAGE_CURSORS).await?;
             if cursors.is_empty() {
                 return Ok(());
             }
             let ids: Vec<Bson> = cursors.into_iter().map(|cursor| cursor.id).collect();
             let marked = doc! { "$set": { "generation": number, "holds": number, "format": 2_i64 } };
-            let cursors = self.dependencies.views.collection::<Document>(view::CURSORS);
+            let cursors = self.parts.dependencies.views.collection::<Document>(view::CURSORS);
             let unbuilt = doc! { "_id": { "$in": ids }, "holds": { "$not": { "$gte": number } } };
             cursors.update_many(unbuilt, marked).await.map_err(store_error("accept missing events"))?;
         }
     }
+}
 
+impl BuildParts {
     /// The filter wants a token. While a snapshot runs there is none yet.
     async fn stream_token(&self) -> Result<Option<ResumeToken>, Error> {
         if self.filter.is_none() {
@@ -176,12 +195,18 @@ impl Builder {
 }
 
 /// A build in progress.
-struct BuildRun<'a> {
-    builder: &'a Builder,
+struct BuildRun {
+    builder: Arc<BuildParts>,
     options: BuildOptions,
     token: Option<ResumeToken>,
     started: Instant,
     totals: Mutex<BuildTotals>,
+}
+
+/// What a task of a build has done.
+enum BuildStep {
+    Page(Vec<UnbuiltCursor>),
+    Group(BuiltGroup),
 }
 
 /// The result of one group: aggregates without all their events, and what was applied.
@@ -192,37 +217,62 @@ struct BuiltGroup {
     aggregates: u64,
 }
 
-impl BuildRun<'_> {
+impl BuildRun {
     fn totals(&self) -> BuildTotals {
         self.totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     /// Goes through the unbuilt cursors once. Returns how many there were, and how many of them miss events.
-    async fn pass(&self, report: &impl BuildProgressReport) -> Result<(u64, u64), Error> {
+    async fn pass(self: &Arc<Self>, report: &impl BuildProgressReport) -> Result<(u64, u64), Error> {
         {
             let mut totals = self.totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             (totals.missing, totals.missing_count) = (vec![], 0);
         }
-        let (mut after, mut seen) = (None, 0);
+        let most = if self.builder.history.is_some() { GROUP_AGGREGATES } else { GROUP_DOCUMENTS };
+        let mut steps = JoinSet::new();
+        steps.spawn(Arc::clone(self).read_page(None));
+        let (mut waiting, mut running, mut seen, mut next_page) = (VecDeque::new(), 0, 0, None);
         let mut reported = Instant::now();
-        loop {
-            let page = self.builder.walk.next(after.as_ref(), PAGE_CURSORS).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.id.clone());
-            seen += page.len() as u64;
-            let mut groups = stream::iter(group_cursors(page))
-                .map(|group| self.build_group(group))
-                .buffer_unordered(CONCURRENT_GROUPS);
-            while let Some(group) = groups.try_next().await? {
-                self.add(group);
-                if reported.elapsed() >= PROGRESS_INTERVAL {
-                    reported = Instant::now();
-                    report.report(&self.totals()).await?;
+        while let Some(step) = steps.join_next().await {
+            match step.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))? {
+                BuildStep::Page(page) => {
+                    seen += page.len() as u64;
+                    next_page = page.last().map(|last| last.id.clone());
+                    waiting.extend(group_cursors(page, most, self.group_events()));
                 }
-                self.throttle().await;
+                BuildStep::Group(group) => {
+                    running -= 1;
+                    self.add(group);
+                    self.throttle().await;
+                }
+            }
+            if reported.elapsed() >= PROGRESS_INTERVAL {
+                report.report(&self.totals()).await?;
+                self.wait_for_replication().await;
+                reported = Instant::now();
+            }
+            while running < CONCURRENT_GROUPS
+                && let Some(group) = waiting.pop_front()
+            {
+                running += 1;
+                steps.spawn(Arc::clone(self).run_group(group));
+            }
+            // The next page is read while the last groups of this one are built.
+            if waiting.len() < CONCURRENT_GROUPS
+                && let Some(after) = next_page.take()
+            {
+                steps.spawn(Arc::clone(self).read_page(Some(after)));
             }
         }
         Ok((seen, self.totals().missing_count))
+    }
+
+    async fn read_page(self: Arc<Self>, after: Option<Bson>) -> Result<BuildStep, Error> {
+        self.builder.walk.next(after.as_ref(), PAGE_CURSORS).await.map(BuildStep::Page)
+    }
+
+    async fn run_group(self: Arc<Self>, group: Vec<UnbuiltCursor>) -> Result<BuildStep, Error> {
+        self.build_group(group).await.map(BuildStep::Group)
     }
 
     fn add(&self, group: BuiltGroup) {
@@ -233,6 +283,26 @@ impl BuildRun<'_> {
         totals.missing_count += group.missing.len() as u64;
         let room = MAX_NAMED.saturating_sub(totals.missing.len());
         totals.missing.extend(group.missing.into_iter().take(room));
+    }
+
+    /// A build reads much from the source. It pauses while secondaries cannot follow the primary.
+    async fn wait_for_replication(&self) {
+        let admin = self.builder.dependencies.server.database("admin");
+        let began = Instant::now();
+        loop {
+            // A mongos does not say; without an answer there is nothing to wait for.
+            let lag = admin.run_command(doc! { "hello": 1 }).await.ok().and_then(|hello| replication_lag(&hello));
+            let Some(lag) = lag.filter(|lag| *lag > MAX_REPLICATION_LAG) else { return };
+            if began.elapsed() < PROGRESS_INTERVAL {
+                tracing::warn!(?lag, "build paused: the secondaries of the source are behind");
+            }
+            sleep(PROGRESS_INTERVAL).await;
+        }
+    }
+
+    /// Small groups make an even rate.
+    fn group_events(&self) -> i64 {
+        self.options.rate.map_or(GROUP_EVENTS, |rate| i64::from(rate).clamp(1, GROUP_EVENTS))
     }
 
     async fn throttle(&self) {
@@ -258,7 +328,9 @@ impl BuildRun<'_> {
         let mut group = BuiltGroup { aggregates: cursors.len() as u64, ..BuiltGroup::default() };
         let upto = cursors.iter().filter_map(|cursor| cursor.sequence).max().unwrap_or(i64::MIN);
         let aggregates: Vec<AggregateId> = cursors.iter().map(|cursor| cursor.aggregate.clone()).collect();
-        let events = history.read_aggregates(&aggregates, upto).await?;
+        let Some(events) = history.read_aggregates(&aggregates, upto).await? else {
+            return self.build_one_by_one(history, &cursors).await;
+        };
         let mut by_aggregate: HashMap<Identity, Vec<DeliveredEvent>> = HashMap::with_capacity(cursors.len());
         for event in events {
             by_aggregate.entry(Identity::of(event.aggregate.value())).or_default().push(event);
@@ -274,6 +346,23 @@ impl BuildRun<'_> {
             }
         }
         group.events = self.submit(history, submitted).await?;
+        Ok(group)
+    }
+
+    /// Aggregates whose events are too large to be held together.
+    async fn build_one_by_one(
+        &self,
+        history: &SourceEventReader,
+        cursors: &[UnbuiltCursor],
+    ) -> Result<BuiltGroup, Error> {
+        let mut group = BuiltGroup::default();
+        for cursor in cursors {
+            let built = self.build_long(history, cursor).await?;
+            group.events.applied += built.events.applied;
+            group.events.parked += built.events.parked;
+            group.aggregates += built.aggregates;
+            group.missing.extend(built.missing);
+        }
         Ok(group)
     }
 
@@ -334,7 +423,7 @@ impl BuildRun<'_> {
         }
         let mut events = vec![];
         for (collection, cursors) in by_collection {
-            let namespace = std::sync::Arc::new(Namespace::new(&source.database, &collection));
+            let namespace = Arc::new(Namespace::new(&source.database, &collection));
             let keys: Vec<Bson> = cursors.iter().map(|cursor| cursor.aggregate.value().clone()).collect();
             let documents = database.collection::<RawDocumentBuf>(&collection);
             let found = documents.find(doc! { "_id": { "$in": keys } });
@@ -360,8 +449,16 @@ impl BuildRun<'_> {
     }
 }
 
-/// Long aggregates are groups of their own.
-fn group_cursors(cursors: Vec<UnbuiltCursor>) -> Vec<Vec<UnbuiltCursor>> {
+/// How far the majority of the members is behind the primary.
+fn replication_lag(hello: &Document) -> Option<Duration> {
+    let last = hello.get_document("lastWrite").ok()?;
+    let millis = |field: &str| last.get_datetime(field).ok().map(|time| time.timestamp_millis());
+    let lag = millis("lastWriteDate")? - millis("majorityWriteDate")?;
+    Some(Duration::from_millis(lag.max(0).unsigned_abs()))
+}
+
+/// Groups of at most `most` aggregates and about so many events. Long aggregates are groups of their own.
+fn group_cursors(cursors: Vec<UnbuiltCursor>, most: usize, most_events: i64) -> Vec<Vec<UnbuiltCursor>> {
     let mut groups: Vec<Vec<UnbuiltCursor>> = vec![];
     let (mut group, mut events) = (vec![], 0);
     for cursor in cursors {
@@ -371,7 +468,7 @@ fn group_cursors(cursors: Vec<UnbuiltCursor>) -> Vec<Vec<UnbuiltCursor>> {
             groups.push(vec![cursor]);
             continue;
         }
-        if events + expected > GROUP_EVENTS || group.len() >= GROUP_DOCUMENTS {
+        if (events + expected > most_events && !group.is_empty()) || group.len() >= most {
             groups.push(std::mem::take(&mut group));
             events = 0;
         }
@@ -385,7 +482,7 @@ fn group_cursors(cursors: Vec<UnbuiltCursor>) -> Vec<Vec<UnbuiltCursor>> {
 }
 
 fn document_event(
-    namespace: &std::sync::Arc<Namespace>,
+    namespace: &Arc<Namespace>,
     cursor: UnbuiltCursor,
     document: Option<RawDocumentBuf>,
 ) -> DeliveredEvent {

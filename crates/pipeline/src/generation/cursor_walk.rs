@@ -57,6 +57,11 @@ impl CursorWalk {
         self.cursors.count_documents(all).await.map_err(store_error("count cursors"))
     }
 
+    /// Those that are left, about.
+    pub(super) async fn count_unbuilt(&self) -> Result<u64, Error> {
+        self.cursors.count_documents(self.filter(None)).await.map_err(store_error("count cursors"))
+    }
+
     fn filter(&self, after: Option<&Bson>) -> Document {
         doc! {
             "_id": self.range(after),

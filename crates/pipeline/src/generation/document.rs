@@ -8,6 +8,7 @@ use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 
 use super::error::Error;
+use crate::source::{SourceConfig, SourceKind};
 use crate::view::{AppliedModel, FIRST_GENERATION, ModelSet, ModelSetMode, ReadModel, ReadModelDeclaration};
 
 /// Format version in the document. A newer version of Headwater may write a higher one.
@@ -204,8 +205,19 @@ impl Generation {
     }
 
     /// What a build applies.
-    pub fn build_set(&self) -> Result<ModelSet, Error> {
-        let models: Result<_, _> = self.to_build().map(|(name, version)| version.applied(name)).collect();
+    pub fn build_set(&self, source: &SourceConfig) -> Result<ModelSet, Error> {
+        let own_key = Bson::from(format!("$$event.{}", source.aggregate_id));
+        let models: Result<_, _> = self
+            .to_build()
+            .map(|(name, version)| {
+                let mut version = version.clone();
+                // The same as the default, by which a build knows that no other aggregate writes the document.
+                if source.kind == SourceKind::Events && version.declaration.key.as_ref() == Some(&own_key) {
+                    version.declaration.key = None;
+                }
+                version.applied(name)
+            })
+            .collect();
         Ok(ModelSet { generation: self.number, models: models?, mode: ModelSetMode::Build })
     }
 

@@ -22,6 +22,18 @@ pub async fn prepare_build(views: &Database, pipeline: &str, generation: &Genera
     Ok(())
 }
 
+/// What operators discarded from a definition stays discarded if the same one is built anew.
+pub async fn carry_discards(views: &Database, pipeline: &str, generation: &Generation) -> Result<(), Error> {
+    for (name, version) in generation.to_build() {
+        let earlier = [&generation.serving, &generation.previous].into_iter().filter_map(|versions| versions.get(name));
+        for earlier in earlier.filter(|earlier| earlier.fingerprint == version.fingerprint) {
+            let (from, to) = (earlier.parked_name(name), version.parked_name(name));
+            view::DiscardedEvents::carry_over(views, pipeline, &from, &to).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Fences off earlier generations, renames the built collections, and activates the generation. Returns the active one, or `None` if another pod
 /// was faster.
 pub async fn complete_switch(

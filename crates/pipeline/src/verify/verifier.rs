@@ -92,7 +92,7 @@ impl Verifier {
     /// Creates the scratch collection of the folds; [`Self::close`] drops it.
     pub async fn open(dependencies: VerifyDependencies) -> Result<Self, Error> {
         let VerifyDependencies { pipeline, views, model, generation, .. } = &dependencies;
-        let reader = SnapshotReader::new(views, pipeline, model.collection());
+        let reader = SnapshotReader::new(views, pipeline, model.collection()).with_parked_name(model.name());
         let repair = DocumentRepair::new(views, pipeline, model, *generation);
         let scratch = FoldScratch::create(views).await?;
         Ok(Self { dependencies, reader, repair, scratch })

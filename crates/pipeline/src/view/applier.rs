@@ -19,6 +19,7 @@ use super::contention::{
 use super::counters::{ApplyCounters, ApplyCounts, ReadModelCounts};
 use super::cursor::OrderingMode;
 use super::cursor_document::CursorIdScheme;
+use super::discarded::DiscardedEvents;
 use super::error::Error;
 use super::model_set::{CurrentModels, ModelSet};
 use super::observer::ApplyObserver;
@@ -76,6 +77,7 @@ impl Applier {
             mode,
             models: CurrentModels::new(models),
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
+            discarded: DiscardedEvents::default(),
             park_at_delivery: config.park_at_delivery.get().into(),
         };
         let store = TransactionStore { database, within: config.transaction_within };

@@ -10,6 +10,7 @@ use super::counters::ApplyCounters;
 use super::cursor::OrderingMode;
 use super::cursor_document::CursorIdScheme;
 use super::delivered_event::DeliveredEvent;
+use super::discarded::DiscardedEvents;
 use super::error::Error;
 use super::model_set::{CurrentModels, ModelSet};
 use super::plan::{ApplyOutcome, ApplyRules, PendingEvent, PlannedOutcome};
@@ -24,6 +25,7 @@ pub struct BuildApplierSetup {
     pub by_collection: bool,
     /// In [`ModelSetMode::Build`](super::ModelSetMode).
     pub models: ModelSet,
+    pub discarded: DiscardedEvents,
 }
 
 /// Submitted events must include, for each aggregate, all that the build has not applied yet from its progress on.
@@ -42,13 +44,14 @@ pub struct BuiltEvents {
 
 impl BuildApplier {
     pub fn new(setup: BuildApplierSetup) -> Self {
-        let BuildApplierSetup { config, database, pipeline, mode, by_collection, models } = setup;
+        let BuildApplierSetup { config, database, pipeline, mode, by_collection, models, discarded } = setup;
         let counters = Arc::new(ApplyCounters::new(models.names()));
         let rules = ApplyRules {
             naming: CursorIdScheme { pipeline, by_collection },
             mode,
             models: CurrentModels::new(models),
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
+            discarded,
             park_at_delivery: u32::MAX.into(),
         };
         let store = TransactionStore { database, within: config.transaction_within };

@@ -108,6 +108,7 @@ impl WriteCommand {
         let entries = self.statements.iter().map(|index| &statements[*index].as_ref().raw);
         match self.kind {
             StatementKind::Update => update_command(&self.collection, entries),
+            StatementKind::Insert => insert_command(&self.collection, entries),
             StatementKind::Delete => {
                 let mut command = RawDocumentBuf::new();
                 command.append(cstr!("delete"), &*self.collection);

@@ -134,6 +134,31 @@ pub(super) fn cursor_statement(
     })
 }
 
+/// An entry of an `update` command: these cursors hold for the generation of a build. All must exist.
+pub(super) fn built_cursors_statement(ids: &[RawDocumentBuf], generation: u64) -> RawDocumentBuf {
+    let generation = RawBsonRef::Int64(to_i64(generation));
+    BsonWriter::build(|out| {
+        out.write_document(cstr!("q"), |out| {
+            out.write_document(cstr!("_id"), |out| {
+                out.write_array(cstr!("$in"), |out| {
+                    for (at, id) in ids.iter().enumerate() {
+                        out.write_value(&BsonWriter::index_name(at), RawBsonRef::Document(id));
+                    }
+                });
+            });
+        });
+        out.write_document(cstr!("u"), |out| {
+            out.write_document(cstr!("$unset"), |out| out.write_value(cstr!("build"), RawBsonRef::String("")));
+            out.write_document(cstr!("$set"), |out| {
+                out.write_value(cstr!("format"), RawBsonRef::Int64(FENCED_FORMAT));
+                out.write_value(cstr!("generation"), generation);
+                out.write_value(cstr!("holds"), generation);
+            });
+        });
+        out.write_value(cstr!("multi"), RawBsonRef::Boolean(true));
+    })
+}
+
 fn write_unset(removed: StoredCursorFields, out: &mut BsonWriter) {
     if removed.parked {
         out.write_value(cstr!("parked"), RawBsonRef::String(""));

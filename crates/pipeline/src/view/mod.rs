@@ -14,7 +14,8 @@
 //! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
 //! 3. What the models write: [`projection`](Projection), `read_model` with `template`, `event_path`, `update_operators` and `value_position`
 //!    (event values stay data), `statement`, `commands`; and `model_set`, the models of a generation.
-//! 4. What cannot be applied: `parked`, `source_documents` for its replay, and `source_event_reader` for gaps.
+//!    A build folds many events of an aggregate into one document: `memory_fold`, with `memory_update`.
+//! 4. What cannot be applied: `parked`, `source_documents` for its replay, and `source_event_reader` for gaps; `discarded` for builds.
 //! 5. What the documents should be: `fold` evaluates a model elsewhere, `snapshot_reader` reads documents with their cursors, `repair` replaces one; `applied`
 //!    waits for an event.
 //! 6. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_validation` before the first event.
@@ -31,10 +32,13 @@ mod cursor;
 mod cursor_document;
 mod cursor_reader;
 mod delivered_event;
+mod discarded;
 mod epoch_floor;
 mod error;
 mod event_path;
 mod fold;
+mod memory_fold;
+mod memory_update;
 mod model_set;
 mod model_validation;
 mod observer;
@@ -72,6 +76,7 @@ pub use cursor::{
 };
 pub use cursor_reader::CursorReader;
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
+pub use discarded::DiscardedEvents;
 pub use error::Error;
 pub use fold::{Fold, FoldError, FoldScratch, RefusedEvent};
 pub use model_set::{AppliedModel, FIRST_GENERATION, ModelSet, ModelSetMode};

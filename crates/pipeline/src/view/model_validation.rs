@@ -22,7 +22,7 @@ pub async fn validate(database: &Database, model: &ReadModel) -> Result<Vec<Mode
     clauses.sort_by_key(|(event, _)| *event);
     for (event, clause) in clauses {
         match clause {
-            EventClause::Update(update) => problems.extend(check.check_update(event, update).await?),
+            EventClause::Update(update, _) => problems.extend(check.check_update(event, update).await?),
             EventClause::Pipeline(stages) => problems.extend(check.check_pipeline(event, stages).await?),
             EventClause::Delete => {}
         }

@@ -3,7 +3,7 @@
 //! Compares each event, in order, with the cursor of its aggregate as the previous events left it. An event that cannot be decided here
 //! (a gap, a question to the source) blocks the later events of its own aggregate only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
@@ -16,10 +16,13 @@ use super::cursor::{
 };
 use super::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_document, cursor_statement};
 use super::delivered_event::{DeliveredEvent, EventBody, PositionKey};
+use super::discarded::DiscardedEvents;
 use super::identity::Identity;
+use super::memory_fold::{FoldKey, MemoryFolding, MemoryFolds};
 use super::model_set::{AppliedModel, CurrentModels, ModelSet, ModelSetMode};
 use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
 use super::projection::{self, ProjectionEvent};
+use super::read_model::ReadModel;
 use super::statement::WriteStatement;
 use super::typed_index::{EventIndex, ModelIndex};
 use crate::event::Operation;
@@ -80,6 +83,8 @@ pub(super) struct ApplyRules {
     pub(super) mode: OrderingMode,
     pub(super) models: CurrentModels,
     pub(super) dead_letter_poison: bool,
+    /// Of builds; empty for live events.
+    pub(super) discarded: DiscardedEvents,
     /// Changes with the subscription.
     pub(super) park_at_delivery: AtomicU32,
 }
@@ -171,6 +176,8 @@ pub(super) struct TransactionPlan {
     pub(super) first_cursors: Vec<RawDocumentBuf>,
     /// Entries of an `update` command.
     pub(super) cursors: Vec<RawDocumentBuf>,
+    /// The ids of cursors that hold for the generation of a build now, and change in nothing else.
+    pub(super) built_cursors: Vec<RawDocumentBuf>,
     pub(super) parked: Vec<RawDocumentBuf>,
     pub(super) counts: CommitCounts,
 }
@@ -193,6 +200,10 @@ struct PlannedAggregate {
     stored: Option<StoredCursorFields>,
     changed: bool,
     blocked: bool,
+    /// The build that runs has applied none of its events.
+    is_unbuilt: bool,
+    /// More changes in its cursor than what it holds for.
+    needs_full_cursor: bool,
 }
 
 pub(super) struct TransactionPlanner<'a> {
@@ -202,6 +213,8 @@ pub(super) struct TransactionPlanner<'a> {
     now: DateTime,
     state: HashMap<Identity, PlannedAggregate>,
     plan: TransactionPlan,
+    folding: &'a MemoryFolding,
+    folds: MemoryFolds,
 }
 
 impl<'a> TransactionPlanner<'a> {
@@ -211,19 +224,26 @@ impl<'a> TransactionPlanner<'a> {
         refused: &'a RefusedStatements,
         cursors: HashMap<Identity, Cursor>,
         now: DateTime,
+        folding: &'a MemoryFolding,
     ) -> Self {
-        let from_stored = |cursor| PlannedAggregate {
+        let from_stored = |cursor: Cursor| PlannedAggregate {
             stored: Some(StoredCursorFields::of(&cursor)),
+            is_unbuilt: cursor.build.is_none_or(|build| build.generation != models.generation),
             cursor: Some(cursor),
-            changed: false,
-            blocked: false,
+            ..PlannedAggregate::default()
         };
         let state = cursors.into_iter().map(|(identity, cursor)| (identity, from_stored(cursor))).collect();
         let counts = CommitCounts { models: vec![0; models.models.len()], ..CommitCounts::default() };
-        Self { rules, models, refused, now, state, plan: TransactionPlan { counts, ..TransactionPlan::default() } }
+        let plan = TransactionPlan { counts, ..TransactionPlan::default() };
+        Self { rules, models, refused, now, state, plan, folding, folds: MemoryFolds::default() }
     }
 
-    pub(super) fn plan(mut self, events: &[PendingEvent], indices: &[EventIndex]) -> TransactionPlan {
+    /// An error names what cannot be folded in memory.
+    pub(super) fn plan(
+        mut self,
+        events: &[PendingEvent],
+        indices: &[EventIndex],
+    ) -> Result<TransactionPlan, HashSet<FoldKey>> {
         let mut states = std::mem::take(&mut self.state);
         self.plan.outcomes.reserve(indices.len());
         for index in indices {
@@ -234,7 +254,8 @@ impl<'a> TransactionPlanner<'a> {
             self.plan.outcomes.push((*index, outcome));
         }
         self.write_cursors(events, indices, &mut states);
-        self.plan
+        self.plan.statements.extend(std::mem::take(&mut self.folds).finish()?);
+        Ok(self.plan)
     }
 
     fn plan_event(
@@ -318,7 +339,7 @@ impl<'a> TransactionPlanner<'a> {
         cursor.first_sequence = cursor.first_sequence.or(first_sequence);
         // A model that joined later gets no event before a build has applied the earlier ones. An aggregate without a cursor has none.
         let holds = if cursor.holds == 0 { self.models.generation } else { cursor.holds };
-        let outcome = self.apply_to_models(index, event, cursor, park_reason, |model| model.since <= holds);
+        let outcome = self.apply_to_models(index, event, cursor, park_reason, None, |model| model.since <= holds);
         cursor.holds = if holds >= self.models.newest() { self.models.generation } else { holds };
         // Also when the event is parked: it is in the queue, so a redelivery is a duplicate. An event without its sequence has no place that
         // the cursor could move to.
@@ -360,9 +381,11 @@ impl<'a> TransactionPlanner<'a> {
             cursor.build = (sequence < at).then_some(BuildProgress { generation, sequence });
             cursor.holds = if sequence < at { cursor.holds } else { generation };
         }
+        let fold = state.is_unbuilt.then_some(&pending.identity);
         let is_unclear = cursor.parked.values().any(|entry| entry.reason.affects_all_models());
         let reason = is_unclear.then_some(ParkReason::Unhealable);
-        let outcome = self.apply_to_models(index, event, cursor, reason, |_| true);
+        let outcome = self.apply_to_models(index, event, cursor, reason, fold, |_| true);
+        state.needs_full_cursor |= !matches!(outcome, PlannedOutcome::Done(ApplyOutcome::Applied));
         state.changed = true;
         outcome
     }
@@ -373,6 +396,7 @@ impl<'a> TransactionPlanner<'a> {
         event: &DeliveredEvent,
         cursor: &mut Cursor,
         park_reason: Option<ParkReason>,
+        fold: Option<&Identity>,
         holds_for: impl Fn(&AppliedModel) -> bool,
     ) -> PlannedOutcome {
         let (mut is_poison, mut is_queued) = (false, false);
@@ -382,7 +406,7 @@ impl<'a> TransactionPlanner<'a> {
             // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
             let concerned = model.handles(event) || unknown || park_reason.is_some_and(ParkReason::affects_all_models);
-            if !concerned {
+            if !concerned || self.rules.discarded.contains(model.name(), event) {
                 continue;
             }
             // Checked per model: the aggregate may be parked in one and current in another.
@@ -392,7 +416,7 @@ impl<'a> TransactionPlanner<'a> {
             let refused = if is_parked { None } else { park_reason.map(with_detail) };
             let refused = match refused {
                 None if !is_parked => {
-                    self.add_statements(origin, event).err().map(|detail| (ParkReason::Poison, detail))
+                    self.add_statements(origin, event, fold).err().map(|detail| (ParkReason::Poison, detail))
                 }
                 refused => refused,
             };
@@ -431,8 +455,13 @@ impl<'a> TransactionPlanner<'a> {
         }
     }
 
-    /// Adds the statements of one model; an error makes the event poison.
-    fn add_statements(&mut self, origin: StatementOrigin, event: &DeliveredEvent) -> Result<(), String> {
+    /// Adds the statements of one model; an error makes the event poison. `fold`: the aggregate, if its documents do not exist yet.
+    fn add_statements(
+        &mut self,
+        origin: StatementOrigin,
+        event: &DeliveredEvent,
+        fold: Option<&Identity>,
+    ) -> Result<(), String> {
         let model = &*self.models.models[origin.model.get()].projection;
         if !self.refused.is_empty() {
             let statement = RefusedStatement { event: origin.event, model: model.name().to_owned() };
@@ -443,11 +472,23 @@ impl<'a> TransactionPlanner<'a> {
         let EventBody::Document(document) = &event.body else {
             unreachable!("park_reason parks events without a body");
         };
-        let statements = projection::project(model, &ProjectionEvent::new(event, document))?;
-        let statements = statements.list.into_iter();
-        self.plan.statements.extend(statements.map(|statement| PlannedStatement { origin, statement }));
+        let event = ProjectionEvent::new(event, document);
+        match fold.filter(|aggregate| self.is_foldable(origin, aggregate)).zip(model.as_read_model()) {
+            Some((aggregate, model)) => self.folds.add(origin, aggregate, model, &event),
+            None => {
+                let statements = projection::project(model, &event)?.list.into_iter();
+                self.plan.statements.extend(statements.map(|statement| PlannedStatement { origin, statement }));
+            }
+        }
         self.plan.counts.models[origin.model.get()] += 1;
         Ok(())
+    }
+
+    fn is_foldable(&self, origin: StatementOrigin, aggregate: &Identity) -> bool {
+        let MemoryFolding::Except(unfoldable) = self.folding else { return false };
+        let model = self.models.models[origin.model.get()].projection.as_read_model();
+        model.is_some_and(ReadModel::is_keyed_by_aggregate)
+            && (unfoldable.is_empty() || !unfoldable.contains(&(origin.model.get(), aggregate.clone())))
     }
 
     /// One cursor write per changed aggregate.
@@ -458,13 +499,15 @@ impl<'a> TransactionPlanner<'a> {
         states: &mut HashMap<Identity, PlannedAggregate>,
     ) {
         for pending in indices.iter().map(|index| &events[*index]) {
-            if let Some(PlannedAggregate { cursor: Some(cursor), stored, changed, .. }) =
+            if let Some(PlannedAggregate { cursor: Some(cursor), stored, changed, needs_full_cursor, .. }) =
                 states.get_mut(&pending.identity)
                 && std::mem::take(changed)
             {
                 // Once per aggregate: `changed` was reset by the first of its events.
                 let id = self.rules.naming.id(&pending.event.namespace, &pending.event.aggregate);
+                let is_built = self.models.mode == ModelSetMode::Build && cursor.holds == self.models.generation;
                 match stored {
+                    Some(_) if is_built && !*needs_full_cursor => self.plan.built_cursors.push(id),
                     Some(stored) => self.plan.cursors.push(cursor_statement(&id, cursor, *stored, self.models)),
                     None => self.plan.first_cursors.push(cursor_document(&id, cursor, self.models)),
                 }

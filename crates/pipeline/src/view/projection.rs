@@ -7,6 +7,7 @@ use mongodb::bson::{Document, RawDocument};
 use serde::de::DeserializeOwned;
 
 use super::delivered_event::DeliveredEvent;
+use super::read_model::ReadModel;
 pub use super::statement::{Statements, UnwritableValue};
 use super::value_position::UnusableValue;
 
@@ -32,6 +33,12 @@ pub trait Projection: Send + Sync + 'static {
     /// Whether the event concerns this model. Called without the body, which may be missing.
     fn handles(&self, _event: &DeliveredEvent) -> bool {
         true
+    }
+
+    /// A declared model, which a build may fold without the server.
+    #[doc(hidden)]
+    fn as_read_model(&self) -> Option<&ReadModel> {
+        None
     }
 
     /// Adds the changes of the event. An error parks the aggregate in this model.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::delivered_event::DeliveredEvent;
 use super::event_path::EventPath;
+use super::memory_update::{MemoryUpdate, NeedsServer};
 use super::projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements};
 use super::template::{TemplateError, TemplateNode};
 use super::update_operators::compile_operand;
@@ -66,7 +67,8 @@ pub struct ReadModel {
 
 /// What an event type does.
 pub(super) enum EventClause {
-    Update(TemplateNode),
+    /// And the same for documents in memory, if it can be folded there.
+    Update(TemplateNode, Option<MemoryUpdate>),
     Pipeline(RawArrayBuf),
     Delete,
 }
@@ -141,6 +143,38 @@ impl ReadModel {
         }
     }
 
+    /// Whether every aggregate writes the document of its own id, and no other.
+    pub(super) fn is_keyed_by_aggregate(&self) -> bool {
+        self.key.is_none() && !self.mirror
+    }
+
+    pub(super) fn shared_collection(&self) -> &Arc<str> {
+        &self.collection
+    }
+
+    /// Applies an event to the document of its aggregate in memory; `None` is no document. Only for models
+    /// [keyed by the aggregate](Self::is_keyed_by_aggregate).
+    pub(super) fn apply_in_memory(
+        &self,
+        event: &ProjectionEvent<'_>,
+        document: &mut Option<Document>,
+    ) -> Result<(), NeedsServer> {
+        if !self.is_from_own_collection(event) {
+            return Ok(());
+        }
+        match self.clause_for(event) {
+            None => Ok(()),
+            Some(EventClause::Update(_, Some(update))) => {
+                update.apply(document, event.delivered.aggregate.value(), event.document)
+            }
+            Some(EventClause::Update(_, None) | EventClause::Pipeline(_)) => Err(NeedsServer),
+            Some(EventClause::Delete) => {
+                *document = None;
+                Ok(())
+            }
+        }
+    }
+
     fn copy(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {
         match event.operation {
             Operation::Insert | Operation::Update | Operation::Replace | Operation::Snapshot => {
@@ -161,6 +195,10 @@ impl Projection for ReadModel {
         vec![self.collection.to_string()]
     }
 
+    fn as_read_model(&self) -> Option<&ReadModel> {
+        Some(self)
+    }
+
     fn indexes(&self) -> Vec<Index> {
         self.indexes.clone()
     }
@@ -179,7 +217,7 @@ impl Projection for ReadModel {
         let Some(clause) = self.clause_for(event) else { return Ok(()) };
         let key = self.document_id(event)?;
         match clause {
-            EventClause::Update(update) => {
+            EventClause::Update(update, _) => {
                 let values = |path: &EventPath| path.find(event.document);
                 let mut written = Ok(());
                 writes.upsert(&self.collection, &key, |name, out| written = update.write(name, &values, out), None)?;
@@ -252,7 +290,10 @@ impl ProblemList<'_> {
     fn compile_clause(&mut self, event: &str, clause: &Bson) -> Option<(String, EventClause)> {
         let compiled = match clause {
             Bson::String(word) if word == DELETE => Ok(EventClause::Delete),
-            Bson::Document(update) => compile_update(update).map(EventClause::Update),
+            Bson::Document(update) => compile_update(update).map(|update| {
+                let in_memory = MemoryUpdate::compile(&update);
+                EventClause::Update(update, in_memory)
+            }),
             Bson::Array(stages) => compile_pipeline(stages).map(EventClause::Pipeline),
             _ => Err(TemplateError::new("must be a map (an update document), a list (a pipeline) or `delete`")),
         };

@@ -25,7 +25,10 @@ pub struct SnapshotReader {
     naming: CursorIdScheme,
     /// Not part of the identity of an aggregate of events.
     namespace: Namespace,
+    /// Its collection.
     model: String,
+    /// The name under which its discarded events are kept.
+    parked_name: String,
 }
 
 /// An aggregate and its document, at one time.
@@ -52,8 +55,16 @@ const COPY_BYTES: usize = 8 * 1024 * 1024;
 
 impl SnapshotReader {
     pub fn new(database: &Database, pipeline: impl Into<String>, model: impl Into<String>) -> Self {
-        let naming = CursorIdScheme { pipeline: pipeline.into(), by_collection: false };
-        Self { database: database.clone(), naming, namespace: Namespace::new("", ""), model: model.into() }
+        let (model, naming) = (model.into(), CursorIdScheme { pipeline: pipeline.into(), by_collection: false });
+        let (parked_name, namespace) = (model.clone(), Namespace::new("", ""));
+        Self { database: database.clone(), naming, namespace, model, parked_name }
+    }
+
+    /// For a version of a read model that is parked under another name than that of its collection.
+    #[must_use]
+    pub fn with_parked_name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.parked_name);
+        self
     }
 
     /// The aggregates after this one in the order of the cursors, or the first ones; empty at the end.
@@ -94,7 +105,7 @@ impl SnapshotReader {
         let failed = |error| self.store_error("copy a snapshot", error);
         let mut session = self.start_snapshot().await?;
         let bounds = doc! { "$gte": self.id(&Bson::MinKey), "$lt": self.id(&Bson::MaxKey) };
-        let discarded = doc! { "_id": bounds.clone(), "_id.model": &self.model, "state": DISCARDED };
+        let discarded = doc! { "_id": bounds.clone(), "_id.model": &self.parked_name, "state": DISCARDED };
         let mut discarded = self.read_discarded(discarded, &mut session).await?;
         let mut aggregates = vec![];
         for document in self.find(CURSORS, doc! { "_id": bounds }, 0, &mut session).await? {
@@ -200,7 +211,7 @@ impl SnapshotReader {
     ) -> Result<HashMap<Identity, HashSet<Identity>>, Error> {
         let bound = |aggregate: &AggregateId, number: Bson| {
             let number = mongodb::bson::RawBson::try_from(number).expect("a bound is BSON");
-            let id = parked_event_id(&self.naming, &self.namespace, aggregate, &self.model, number);
+            let id = parked_event_id(&self.naming, &self.namespace, aggregate, &self.parked_name, number);
             Document::try_from(&*id).expect("it was just written")
         };
         let range = |aggregate| {

@@ -24,6 +24,7 @@ const BATCH_EVENTS: u32 = 100;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 /// For reads of many aggregates: fewer round trips.
 const AGGREGATES_BATCH: u32 = 2_000;
+const MAX_AGGREGATES_BYTES: usize = 2 * PAGE_BYTES;
 
 /// The events of a source with a sequence.
 #[derive(Clone, Debug)]
@@ -63,16 +64,17 @@ impl SourceEventReader {
     }
 
     /// All events of these aggregates up to this sequence, in order within each aggregate. For aggregates of few events: one query reads them all.
+    /// `None`: they are too large to be held together.
     pub(crate) async fn read_aggregates(
         &self,
         aggregates: &[AggregateId],
         upto: i64,
-    ) -> Result<Vec<DeliveredEvent>, Error> {
+    ) -> Result<Option<Vec<DeliveredEvent>>, Error> {
         let wanted: HashMap<Identity, &AggregateId> =
             aggregates.iter().map(|aggregate| (Identity::of(aggregate.value()), aggregate)).collect();
         let values: Vec<Bson> = aggregates.iter().map(|aggregate| aggregate.value().clone()).collect();
         let (aggregate_id, sequence) = (self.aggregate.name.as_str(), self.sequence.name.as_str());
-        let mut events = vec![];
+        let (mut events, mut bytes) = (vec![], 0);
         for (namespace, collection) in &self.collections {
             let failed = source_error("read events", namespace);
             let filter = doc! { aggregate_id: { "$in": &values }, sequence: { "$gte": i64::MIN, "$lte": upto } };
@@ -80,6 +82,10 @@ impl SourceEventReader {
             let mut found = query.batch_size(AGGREGATES_BATCH).await.map_err(&failed)?;
             while found.advance().await.map_err(&failed)? {
                 let document = found.current();
+                bytes += document.as_bytes().len();
+                if bytes > MAX_AGGREGATES_BYTES {
+                    return Ok(None);
+                }
                 let id = self.aggregate.path.as_ref().and_then(|path| path.find(document));
                 let id = id.and_then(|id| Bson::try_from(id.as_ref()).ok()).map(|id| Identity::of(&id));
                 if let Some(aggregate) = id.and_then(|id| wanted.get(&id)) {
@@ -90,7 +96,7 @@ impl SourceEventReader {
         if self.collections.len() > 1 {
             events.sort_by_key(|event: &DeliveredEvent| event.sequence);
         }
-        Ok(events)
+        Ok(Some(events))
     }
 
     /// The event with the document that a filter left of its own.

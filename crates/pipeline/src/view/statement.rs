@@ -23,6 +23,8 @@ pub(super) struct WriteStatement {
 pub(super) enum StatementKind {
     Update,
     Delete,
+    /// A whole document, which must not exist.
+    Insert,
 }
 
 impl WriteStatement {

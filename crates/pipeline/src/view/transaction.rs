@@ -14,11 +14,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::commands::{self, WriteCommand};
 use super::cursor::Cursor;
-use super::cursor_document::read_cursor;
+use super::cursor_document::{built_cursors_statement, read_cursor};
 use super::epoch_floor;
 use super::error::{DOCUMENT_VALIDATION_FAILURE, DUPLICATE_KEY, Error};
 use super::identity::Identity;
-use super::model_set::ModelSet;
+use super::memory_fold::MemoryFolding;
+use super::model_set::{ModelSet, ModelSetMode};
 use super::plan::{
     ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatement, RefusedStatements, StatementOrigin,
     TransactionPlan, TransactionPlanner,
@@ -111,7 +112,7 @@ impl TransactionStore {
         attempt: &TransactionAttempt<'_>,
     ) -> Result<TransactionPlan, TransactionFailure> {
         let cursors = self.read_cursors(session, attempt).await?;
-        let TransactionAttempt { rules, models, refused, .. } = *attempt;
+        let TransactionAttempt { models, .. } = *attempt;
         // A pod of a later generation has applied models to these aggregates that this one does not know.
         if cursors.values().any(|cursor| cursor.generation > models.generation)
             && !Failpoint::NoGenerationCheck.is_enabled()
@@ -119,8 +120,7 @@ impl TransactionStore {
             return Err(TransactionFailure::Transient(Error::Outdated));
         }
         // The clock is only informational, in parked entries.
-        let planner = TransactionPlanner::new(rules, models, refused, cursors, DateTime::now());
-        let plan = planner.plan(attempt.events, attempt.indices);
+        let plan = plan_transaction(attempt, cursors, DateTime::now());
         // Cursors first: a second holder of the session conflicts before the rest is sent.
         for cursors in commands::chunks_by_size(&plan.first_cursors) {
             let command = commands::insert_command(CURSORS, cursors.iter());
@@ -128,6 +128,11 @@ impl TransactionStore {
         }
         if !plan.cursors.is_empty() {
             let command = commands::update_command(CURSORS, plan.cursors.iter());
+            self.run_own_command(session, "write cursors", command).await?;
+        }
+        for ids in commands::chunks_by_size(&plan.built_cursors) {
+            let built = [built_cursors_statement(ids, models.generation)];
+            let command = commands::update_command(CURSORS, built.iter());
             self.run_own_command(session, "write cursors", command).await?;
         }
         for documents in commands::chunks_by_size(&plan.parked) {
@@ -308,6 +313,30 @@ impl TransactionStore {
     fn timeout_error(&self) -> Error {
         Error::Timeout { action: "apply events in one transaction", within: self.within }
     }
+}
+
+/// A build folds in memory what it can, unless a statement has been refused: then every event has statements of its own.
+fn plan_transaction(
+    attempt: &TransactionAttempt<'_>,
+    cursors: HashMap<Identity, Cursor>,
+    now: DateTime,
+) -> TransactionPlan {
+    let TransactionAttempt { rules, models, refused, events, indices, .. } = *attempt;
+    let plan = |cursors, folding: &MemoryFolding| {
+        TransactionPlanner::new(rules, models, refused, cursors, now, folding).plan(events, indices)
+    };
+    if models.mode == ModelSetMode::Build && !attempt.one_by_one && refused.is_empty() {
+        let mut folding = MemoryFolding::Except(HashSet::new());
+        // The second time everything else is known to fold.
+        for _ in 0..2 {
+            match (plan(cursors.clone(), &folding), &mut folding) {
+                (Ok(plan), _) => return plan,
+                (Err(unfoldable), MemoryFolding::Except(known)) => known.extend(unfoldable),
+                (Err(_), MemoryFolding::Off) => break,
+            }
+        }
+    }
+    plan(cursors, &MemoryFolding::Off).unwrap_or_default()
 }
 
 /// The first entry of `writeErrors`: statement index and code.

@@ -7,19 +7,21 @@ use mongodb::bson::{Bson, Document, doc};
 use pipeline::capture;
 use pipeline::generation::{
     BuildDependencies, BuildOptions, BuildProgressReport, BuildTotals, Builder, Error, Generation, GenerationStage,
-    ModelVersion, prepare_build, raise_fence,
+    ModelVersion, carry_discards, prepare_build, raise_fence,
 };
 use pipeline::source::SourceConfig;
-use pipeline::view::{ApplierSetup, ApplyOutcome, ModelSet, PipelineStart};
+use pipeline::view::{ApplierSetup, ApplyOutcome, DiscardScope, ModelSet, ParkedStore, PipelineStart};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::fixture::{TestApplier, ViewFixture, all_delivered, contents, delivered, event, shop_models};
+use crate::fixture::{
+    TestApplier, ViewFixture, aggregate, all_delivered, contents, delivered, event, events_namespace, shop_models,
+};
 
 /// Long enough for a transaction that is not held back.
 const A_MOMENT: Duration = Duration::from_millis(700);
 
-fn version(name: &str, declared: &Value) -> ModelVersion {
+pub(crate) fn version(name: &str, declared: &Value) -> ModelVersion {
     ModelVersion::first(name, serde_json::from_value(declared.clone()).unwrap(), "1".to_owned())
 }
 
@@ -41,7 +43,7 @@ fn counts() -> Value {
     json!({ "when": { "Placed": { "$inc": { "events": 1 } }, "Added": { "$inc": { "events": 1 } } } })
 }
 
-fn pod(fixture: &ViewFixture, models: ModelSet) -> TestApplier {
+pub(crate) fn pod(fixture: &ViewFixture, models: ModelSet) -> TestApplier {
     TestApplier::start(ApplierSetup { models, ..fixture.setup(&fixture.views) })
 }
 
@@ -59,7 +61,7 @@ impl BuildProgressReport for NoReport {
     }
 }
 
-async fn build(fixture: &ViewFixture, source: SourceConfig, generation: &Generation) -> BuildTotals {
+pub(crate) async fn build(fixture: &ViewFixture, source: SourceConfig, generation: &Generation) -> BuildTotals {
     prepare_build(&fixture.views, "shop", generation).await.unwrap();
     raise_fence(&fixture.views, "shop", generation.number).await.unwrap();
     let dependencies = BuildDependencies {
@@ -72,15 +74,16 @@ async fn build(fixture: &ViewFixture, source: SourceConfig, generation: &Generat
         coordination: (*fixture.views).clone(),
         view: fixture.config.clone(),
     };
-    Builder::new(dependencies, generation).unwrap().run(BuildOptions::default(), &NoReport).await.unwrap()
+    carry_discards(&fixture.views, "shop", generation).await.unwrap();
+    Builder::new(dependencies, generation).await.unwrap().run(BuildOptions::default(), &NoReport).await.unwrap()
 }
 
-fn events_source() -> SourceConfig {
+pub(crate) fn events_source() -> SourceConfig {
     SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") }
 }
 
 /// The collection in which the version is built.
-fn built_collection(building: &Generation) -> String {
+pub(crate) fn built_collection(building: &Generation) -> String {
     building.to_build().next().unwrap().1.collection.clone()
 }
 
@@ -180,6 +183,32 @@ async fn a_build_parks_in_the_new_version_only() {
     let customers = fixture.view("customers").await;
     assert_eq!(customers[0].get("spent"), Some(&Bson::Int32(15)));
     assert_eq!(contents(&fixture.views, "parked_events").await.len(), 3);
+}
+
+#[tokio::test]
+async fn discarded_events_stay_discarded_in_a_rebuild() {
+    let fixture = ViewFixture::shop("generation_discarded").await;
+    let poisoned = json!({ "when": { "Added": { "$inc": { "total": "$$event.payload.price" } } } });
+    let sums = version("sums", &poisoned);
+    let first = Generation::first([("sums".to_owned(), sums.clone())].into());
+    let mut events = order(4);
+    events[2].get_document_mut("payload").unwrap().insert("price", "free");
+    fixture.write_source(&events).await;
+    let pod = pod(&fixture, first.model_set().unwrap());
+    pod.apply(all_delivered(&events)).await;
+    let models = first.model_set().unwrap();
+    let parked = ParkedStore::new((*fixture.views).clone(), "shop", false, models, None);
+    let (order, namespace) = (aggregate("order-1"), events_namespace());
+    assert_eq!(parked.discard(&order, &namespace, "sums", DiscardScope::First).await.unwrap(), 1);
+    parked.retry(&order, &namespace, "sums").await.unwrap();
+    assert_eq!(fixture.view("sums").await, [doc! { "_id": "order-1", "total": 10 }]);
+
+    let built = ModelVersion::to_build("sums", sums.declaration, sums.fingerprint, 2);
+    let building =
+        Generation { number: 2, stage: GenerationStage::Building, next: [("sums".to_owned(), built)].into(), ..first };
+    let totals = build(&fixture, events_source(), &building).await;
+    assert_eq!((totals.parked, totals.missing_count), (0, 0));
+    assert_eq!(contents(&fixture.views, &built_collection(&building)).await, [doc! { "_id": "order-1", "total": 10 }]);
 }
 
 #[tokio::test]

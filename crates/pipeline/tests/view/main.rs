@@ -9,6 +9,7 @@ mod gap_healing;
 mod generations;
 mod hostile_fold;
 mod hostile_values;
+mod memory_fold;
 mod model_validation;
 mod orphaned_transactions;
 mod parked_aggregates;
