@@ -3,12 +3,12 @@
 //! Compares each event, in order, with the cursor of its aggregate as the previous events left it. An event that cannot be decided here
 //! (a gap, a question to the source) blocks the later events of its own aggregate only.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use mongodb::bson::{DateTime, RawDocumentBuf};
+use mongodb::bson::{DateTime, RawDocument, RawDocumentBuf};
 
 use super::cursor::{
     BuildProgress, Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion,
@@ -19,9 +19,12 @@ use super::delivered_event::{DeliveredEvent, EventBody, PositionKey};
 use super::identity::Identity;
 use super::model_set::{AppliedModel, CurrentModels, ModelSet, ModelSetMode};
 use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
+use super::paused_models::PausedModels;
 use super::projection::{self, ProjectionEvent};
 use super::statement::WriteStatement;
 use super::typed_index::{EventIndex, ModelIndex};
+use super::upcast::UpcastedEvents;
+use crate::erasure::{CurrentErased, ErasedAggregates};
 use crate::event::Operation;
 use crate::failpoints::Failpoint;
 use crate::trace::wall_clock;
@@ -44,7 +47,7 @@ pub(super) struct PendingEvent {
 pub enum ApplyOutcome {
     /// Applied in all read models in which its aggregate is not parked.
     Applied,
-    /// Nothing was written: it was applied before.
+    /// Nothing was written: it was applied before, or its aggregate is erased.
     Duplicate,
     /// Queued in at least one read model in which its aggregate is parked.
     Parked,
@@ -79,6 +82,8 @@ pub(super) struct ApplyRules {
     pub(super) naming: CursorIdScheme,
     pub(super) mode: OrderingMode,
     pub(super) models: CurrentModels,
+    pub(super) paused: PausedModels,
+    pub(super) erased: CurrentErased,
     pub(super) dead_letter_poison: bool,
     /// Changes with the subscription.
     pub(super) park_at_delivery: AtomicU32,
@@ -199,6 +204,9 @@ pub(super) struct TransactionPlanner<'a> {
     rules: &'a ApplyRules,
     models: &'a ModelSet,
     refused: &'a RefusedStatements,
+    paused: Arc<BTreeSet<String>>,
+    erased: Arc<ErasedAggregates>,
+    upcasted: Option<&'a UpcastedEvents>,
     now: DateTime,
     state: HashMap<Identity, PlannedAggregate>,
     plan: TransactionPlan,
@@ -220,7 +228,12 @@ impl<'a> TransactionPlanner<'a> {
         };
         let state = cursors.into_iter().map(|(identity, cursor)| (identity, from_stored(cursor))).collect();
         let counts = CommitCounts { models: vec![0; models.models.len()], ..CommitCounts::default() };
-        Self { rules, models, refused, now, state, plan: TransactionPlan { counts, ..TransactionPlan::default() } }
+        let (paused, plan) = (rules.paused.get(), TransactionPlan { counts, ..TransactionPlan::default() });
+        Self { rules, models, refused, paused, erased: rules.erased.get(), upcasted: None, now, state, plan }
+    }
+
+    pub(super) fn with_upcasted(self, upcasted: &'a UpcastedEvents) -> Self {
+        Self { upcasted: Some(upcasted), ..self }
     }
 
     pub(super) fn plan(mut self, events: &[PendingEvent], indices: &[EventIndex]) -> TransactionPlan {
@@ -245,6 +258,11 @@ impl<'a> TransactionPlanner<'a> {
     ) -> PlannedOutcome {
         if state.blocked {
             return PlannedOutcome::Blocked;
+        }
+        // A late message, or one of an id that is used again: nothing of it may come back.
+        if self.erased.contains(&pending.identity) {
+            self.plan.counts.duplicates += 1;
+            return PlannedOutcome::Done(ApplyOutcome::Duplicate);
         }
         if self.models.mode == ModelSetMode::Build {
             return self.plan_build(index, pending, state);
@@ -377,7 +395,7 @@ impl<'a> TransactionPlanner<'a> {
     ) -> PlannedOutcome {
         let (mut is_poison, mut is_queued) = (false, false);
         let models = self.models.models.iter().enumerate().filter(|(_, applied)| holds_for(applied));
-        for (number, AppliedModel { projection: model, .. }) in models {
+        for (number, AppliedModel { projection: model, name, .. }) in models {
             let origin = StatementOrigin { event: index, model: ModelIndex::new(number) };
             // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
@@ -385,10 +403,14 @@ impl<'a> TransactionPlanner<'a> {
             if !concerned {
                 continue;
             }
+            // Parked without an attempt, like an event that cannot be applied: what comes later queues behind it, in order.
+            let is_paused = !self.paused.is_empty() && self.paused.contains(name);
+            let park_reason = park_reason.or(is_paused.then_some(ParkReason::Paused));
             // Checked per model: the aggregate may be parked in one and current in another.
             let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
             // An aggregate that is parked already only queues; its reason stays that of the first event.
             let with_detail = |reason| (reason, self.rules.park_detail(reason, cursor.position.as_ref(), event));
+            let queued_detail = park_reason.map(with_detail).map(|(_, detail)| detail).unwrap_or_default();
             let refused = if is_parked { None } else { park_reason.map(with_detail) };
             let refused = match refused {
                 None if !is_parked => {
@@ -400,6 +422,13 @@ impl<'a> TransactionPlanner<'a> {
                 is_poison |= reason == ParkReason::Poison;
                 let entry = || new_parked_entry(reason, detail, event, self.now);
                 cursor.parked.entry(model.name().to_owned()).or_insert_with(entry);
+            }
+            if let (Some(entry), Some(reason)) = (cursor.parked.get_mut(model.name()), park_reason)
+                && entry.reason == ParkReason::Paused
+                && reason != ParkReason::Paused
+            {
+                // A resumed read model applies its queue by itself. This event needs an operator.
+                (entry.reason, entry.detail) = (reason, queued_detail);
             }
             if let Some(entry) = cursor.parked.get_mut(model.name())
                 && !Failpoint::ParkedCheckSkipped.is_enabled()
@@ -442,6 +471,11 @@ impl<'a> TransactionPlanner<'a> {
         }
         let EventBody::Document(document) = &event.body else {
             unreachable!("park_reason parks events without a body");
+        };
+        let upcasted = self.upcasted.and_then(|upcasted| upcasted.get(origin.event.get(), model, event));
+        let document: &RawDocument = match upcasted {
+            Some(upcasted) => upcasted.as_ref().map_err(Clone::clone)?,
+            None => document,
         };
         let statements = projection::project(model, &ProjectionEvent::new(event, document))?;
         let statements = statements.list.into_iter();

@@ -2,12 +2,14 @@
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use mongodb::bson::{Document, RawDocument};
 use serde::de::DeserializeOwned;
 
 use super::delivered_event::DeliveredEvent;
 pub use super::statement::{Statements, UnwritableValue};
+use super::upcast::Upcast;
 use super::value_position::UnusableValue;
 
 /// Turns events into read-model changes.
@@ -32,6 +34,11 @@ pub trait Projection: Send + Sync + 'static {
     /// Whether the event concerns this model. Called without the body, which may be missing.
     fn handles(&self, _event: &DeliveredEvent) -> bool {
         true
+    }
+
+    /// The stages that bring an old event into its present form, if there are any for its type: [`apply`](Self::apply) gets the result.
+    fn upcast(&self, _event: &DeliveredEvent) -> Option<&Arc<Upcast>> {
+        None
     }
 
     /// Adds the changes of the event. An error parks the aggregate in this model.
@@ -59,7 +66,7 @@ impl<'a> ProjectionEvent<'a> {
         Self { delivered, document }
     }
 
-    /// The event as stored in the source.
+    /// The event as stored in the source, after its upcast.
     pub fn document(&self) -> &'a RawDocument {
         self.document
     }

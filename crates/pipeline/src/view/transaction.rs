@@ -24,6 +24,7 @@ use super::plan::{
     TransactionPlan, TransactionPlanner,
 };
 use super::typed_index::EventIndex;
+use super::upcast::UpcastedEvents;
 use super::{CURSORS, PARKED_EVENTS};
 use crate::error_policy::{self, ErrorClass};
 use crate::failpoints::Failpoint;
@@ -72,9 +73,10 @@ impl TransactionStore {
         attempt: TransactionAttempt<'_>,
     ) -> Result<CommittedResults, TransactionFailure> {
         let deadline = Instant::now() + self.within;
+        let upcasted = self.upcast(&attempt).await?;
         // The deadline covers all steps, as the server holds the locks from the first write on.
         let mut session = self.begin().await?;
-        let done = match timeout_at(deadline, self.write_plan(&mut session, &attempt)).await {
+        let done = match timeout_at(deadline, self.write_plan(&mut session, &attempt, &upcasted)).await {
             Ok(done) => done,
             Err(_) => Err(TransactionFailure::Transient(self.timeout_error())),
         };
@@ -89,6 +91,14 @@ impl TransactionStore {
                 Err(failure)
             }
         }
+    }
+
+    /// Costs nothing for event types without an upcast.
+    async fn upcast(&self, attempt: &TransactionAttempt<'_>) -> Result<UpcastedEvents, TransactionFailure> {
+        let models = attempt.models.models.iter().map(|model| &*model.projection);
+        let events = attempt.indices.iter().map(|index| (index.get(), &*attempt.events[*index].event));
+        let upcasted = UpcastedEvents::evaluate(&self.database, models, events);
+        upcasted.await.map_err(|error| self.classify_error("upcast events", error))
     }
 
     pub(super) async fn begin(&self) -> Result<ClientSession, TransactionFailure> {
@@ -109,6 +119,7 @@ impl TransactionStore {
         &self,
         session: &mut ClientSession,
         attempt: &TransactionAttempt<'_>,
+        upcasted: &UpcastedEvents,
     ) -> Result<TransactionPlan, TransactionFailure> {
         let cursors = self.read_cursors(session, attempt).await?;
         let TransactionAttempt { rules, models, refused, .. } = *attempt;
@@ -119,7 +130,7 @@ impl TransactionStore {
             return Err(TransactionFailure::Transient(Error::Outdated));
         }
         // The clock is only informational, in parked entries.
-        let planner = TransactionPlanner::new(rules, models, refused, cursors, DateTime::now());
+        let planner = TransactionPlanner::new(rules, models, refused, cursors, DateTime::now()).with_upcasted(upcasted);
         let plan = planner.plan(attempt.events, attempt.indices);
         // Cursors first: a second holder of the session conflicts before the rest is sent.
         for cursors in commands::chunks_by_size(&plan.first_cursors) {
