@@ -48,6 +48,8 @@ pub struct AppliedAnswer {
     pub applied: bool,
     /// In at least one read model: waiting does not help.
     pub parked: bool,
+    /// At least one read model is paused or being built: waiting does not help now.
+    pub unavailable: bool,
     /// Up to which the aggregate is applied or parked.
     pub sequence: Option<i64>,
     /// By name.
@@ -59,7 +61,7 @@ pub struct AppliedAnswer {
 /// Where an event is in one read model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AppliedModel {
-    /// `applied`, `parked` or `pending`.
+    /// `applied`, `parked`, `paused`, `building` or `pending`.
     pub state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -87,7 +87,7 @@ async fn read_selector(request: Request<Incoming>) -> Result<ParkedSelector, Adm
 /// The status says what a caller must do: go on, give up, or ask again.
 fn respond_applied(result: Result<AppliedAnswer, ActionRefusal>) -> AdminResponse {
     match result {
-        Ok(answer) if answer.parked => response::json(StatusCode::CONFLICT, &answer),
+        Ok(answer) if answer.parked || answer.unavailable => response::json(StatusCode::CONFLICT, &answer),
         Ok(answer) if answer.applied => response::json(StatusCode::OK, &answer),
         Ok(answer) => response::json(StatusCode::GATEWAY_TIMEOUT, &answer),
         Err(refusal) => respond_with(Err::<(), _>(refusal)),

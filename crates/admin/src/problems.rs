@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::status::{IncompleteReadModel, PipelineProblem, PipelineStatus, ProblemSeverity};
+use crate::status::{
+    IncompleteReadModel, PauseStatus, PipelineProblem, PipelineStatus, ProblemSeverity, StorageStatus,
+};
 
 /// A standby takes over after `ttl` (15 s by default) and catches up within seconds, so a takeover stays below this.
 const LAG_WARNING: f64 = 30.0;
@@ -16,11 +18,13 @@ pub fn find_problems(status: &PipelineStatus) -> Vec<PipelineProblem> {
     let mut problems = Vec::new();
     check_unavailable(status, &mut problems);
     check_leader(status, &mut problems);
+    check_pauses(status, &mut problems);
     check_pods(status, &mut problems);
     check_checkpoint(status, &mut problems);
     check_generation(status, &mut problems);
     check_read_models(status, &mut problems);
     check_attention(status, &mut problems);
+    check_storage(status, &mut problems);
     check_audit(status, &mut problems);
     problems.sort_by_key(|problem| problem.severity);
     problems
@@ -37,6 +41,30 @@ fn check_leader(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     // Without the lease document the leader is unknown, not absent.
     if status.leader.is_none() && status.collected.unavailable.is_empty() {
         problems.push(critical("no_leader", "no pod is the leader: nothing is published".to_owned()));
+    }
+}
+
+/// A pause is meant, and still critical: read models fall behind until somebody ends it.
+fn check_pauses(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    for pause in status.paused.iter().flatten() {
+        let PauseStatus { service, name, state, since, by, reason, waiting_events } = pause;
+        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        let (target, argument) = match name {
+            Some(name) => (format!("read model `{name}`"), format!("read-model {name}")),
+            None => (format!("the {service}"), service.clone()),
+        };
+        let waiting = match waiting_events {
+            None => String::new(),
+            Some(1) => "; 1 event waits".to_owned(),
+            Some(events) => format!("; {events} events wait"),
+        };
+        problems.push(if state == "resuming" {
+            warning("resuming", format!("{target} applies the events that waited during a pause{waiting}"))
+        } else {
+            let text =
+                format!("{target} is paused by {by} since {since}{reason}{waiting}; run `headwater resume {argument}`");
+            critical("paused", text)
+        });
     }
 }
 
@@ -132,6 +160,30 @@ fn check_attention(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>)
     );
 }
 
+/// By collection: the size that needs an operator. A collection that is not listed grows with the number of aggregates, as read models do.
+const STORAGE_LIMITS: [(&str, u64); 4] = [
+    ("parked_events", GIB),
+    ("rejected_events", GIB / 4),
+    ("oversize_events", 10 * GIB),
+    ("operator_actions", GIB / 4),
+];
+const GIB: u64 = 1 << 30;
+
+/// A warning at half of the limit leaves time to act.
+fn check_storage(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    for StorageStatus { collection, documents, bytes } in status.storage.iter().flatten() {
+        let limit = STORAGE_LIMITS.iter().find(|(name, _)| name == collection).map(|(_, limit)| *limit);
+        let Some(limit) = limit.filter(|limit| *bytes > limit / 2) else { continue };
+        let mib = |bytes: u64| bytes >> 20;
+        let text = format!(
+            "`{collection}` has {documents} documents of {} MiB; {} MiB are too many: see \"What is kept, and for how long\" in docs/operations.md",
+            mib(*bytes),
+            mib(limit)
+        );
+        problems.push(if *bytes > limit { critical("storage", text) } else { warning("storage", text) });
+    }
+}
+
 fn check_audit(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     let Some(audit) = &status.audit else { return };
     let aggregates = |number: u64| if number == 1 { "1 aggregate".to_owned() } else { format!("{number} aggregates") };
@@ -222,6 +274,35 @@ mod tests {
         let mut status = healthy_status();
         change(&mut status);
         status.evaluated().problems.into_iter().map(|problem| (problem.code, problem.severity)).collect()
+    }
+
+    #[test]
+    fn a_pause_is_critical_until_it_is_resumed() {
+        let pause = |state: &str| PauseStatus {
+            service: "read_model".into(),
+            name: Some("orders".into()),
+            state: state.into(),
+            since: WallTime::default(),
+            by: "ann@desk".into(),
+            reason: None,
+            waiting_events: Some(3),
+        };
+        let paused = codes(|status| status.paused = Some(vec![pause("paused")]));
+        assert_eq!(paused, [("paused".to_owned(), ProblemSeverity::Critical)]);
+        let resuming = codes(|status| status.paused = Some(vec![pause("resuming")]));
+        assert_eq!(resuming, [("resuming".to_owned(), ProblemSeverity::Warning)]);
+    }
+
+    #[test]
+    fn a_growing_collection_is_reported_before_it_is_too_large() {
+        let storage = |collection: &str, bytes| {
+            let found = vec![StorageStatus { collection: collection.into(), documents: 1, bytes }];
+            codes(|status| status.storage = Some(found))
+        };
+        assert_eq!(storage("parked_events", GIB / 2), []);
+        assert_eq!(storage("parked_events", GIB / 2 + 1), [("storage".to_owned(), ProblemSeverity::Warning)]);
+        assert_eq!(storage("parked_events", GIB + 1), [("storage".to_owned(), ProblemSeverity::Critical)]);
+        assert_eq!(storage("_headwater_cursors", 100 * GIB), []);
     }
 
     #[test]

@@ -35,8 +35,14 @@ pub struct PipelineStatus {
     /// The stored set of read models, and how far a change of it is.
     #[serde(default)]
     pub generation: Option<GenerationStatus>,
+    /// What operators have paused.
+    #[serde(default)]
+    pub paused: Option<Vec<PauseStatus>>,
     pub parked: Option<Vec<ParkedCount>>,
     pub rejected: Option<Vec<RejectedCount>>,
+    /// What pods store besides read models, by collection.
+    #[serde(default)]
+    pub storage: Option<Vec<StorageStatus>>,
     pub subscription: SubscriptionStatus,
     #[serde(default)]
     pub audit: Option<AuditStatus>,
@@ -223,7 +229,25 @@ pub struct GenerationStatus {
     pub total_aggregates: Option<u64>,
 }
 
-/// The parked aggregates of one read model.
+/// A service or a read model that an operator has paused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PauseStatus {
+    /// `producer`, `consumer` or `read_model`.
+    pub service: String,
+    /// Of the read model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `paused` or `resuming`: the events that have waited are being applied.
+    pub state: String,
+    pub since: WallTime,
+    pub by: String,
+    pub reason: Option<String>,
+    /// Of a read model: events that wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_events: Option<u64>,
+}
+
+/// The parked aggregates of one read model; without those that only a pause has parked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParkedCount {
     pub read_model: String,
@@ -240,6 +264,15 @@ pub const REJECTION_REASONS: [&str; 4] = ["no_aggregate_id", "no_sequence", "ref
 pub struct RejectedCount {
     pub reason: String,
     pub events: u64,
+}
+
+/// The size of one collection that pods write.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StorageStatus {
+    pub collection: String,
+    pub documents: u64,
+    /// Without indexes and compression.
+    pub bytes: u64,
 }
 
 /// The message counts that Service Bus reports for the subscription.
@@ -368,8 +401,10 @@ impl PipelineStatus {
             pods: vec![],
             terms: vec![],
             read_models: vec![],
+            paused: None,
             parked: None,
             rejected: None,
+            storage: None,
             subscription: SubscriptionStatus::default(),
             generation: None,
             audit: None,

@@ -7,11 +7,14 @@ mod check;
 mod checkpoint;
 mod completions;
 mod config;
+mod dead_letters;
 mod dev;
+mod erase;
 mod explain;
 mod history;
 mod man;
 mod parked;
+mod pause;
 mod read_model;
 mod rejected;
 mod run;
@@ -53,12 +56,16 @@ pub(crate) enum CliCommand {
     Audit(audit::Args),
     ReadModel(read_model::Args),
     Rejected(rejected::Args),
+    DeadLetters(dead_letters::Args),
     Explain(explain::Args),
     Wait(wait::Args),
+    Erase(erase::Args),
     History(history::Args),
     Status(status::Args),
     Checkpoint(checkpoint::Args),
     StepDown(step_down::Args),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -83,10 +90,14 @@ pub(crate) async fn run(command: CliCommand) -> anyhow::Result<()> {
         CliCommand::Audit(args) => audit::run(args).await,
         CliCommand::ReadModel(args) => read_model::run(args).await,
         CliCommand::Rejected(args) => rejected::run(args).await,
+        CliCommand::DeadLetters(args) => dead_letters::run(args).await,
         CliCommand::Explain(args) => explain::run(args).await,
         CliCommand::Wait(args) => wait::run(args).await,
+        CliCommand::Erase(args) => erase::run(args).await,
         CliCommand::History(args) => history::run(args).await,
         CliCommand::StepDown(args) => step_down::run(args).await,
+        CliCommand::Pause(args) => pause::pause(args).await,
+        CliCommand::Resume(args) => pause::resume(args).await,
         CliCommand::Status(args) => status::run(args).await,
         CliCommand::Checkpoint(args) => checkpoint::run(args).await,
         CliCommand::Config(args) => config::run(&args),

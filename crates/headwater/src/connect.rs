@@ -19,6 +19,7 @@ use servicebus::administration::AdministrationClient;
 
 use crate::config::{Config, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
+use crate::pauses::PauseStore;
 use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 
 /// How long an operation looks for its MongoDB server. Short: pods and checks try again, so a long wait only delays the report.
@@ -61,6 +62,7 @@ pub(crate) async fn status_collector(
             &dependencies.subscription,
         ),
         generations: GenerationStore::new(&dependencies.coordination, &config.pipeline),
+        pauses: PauseStore::new(&dependencies.coordination, &config.pipeline),
         audit: AuditMonitor {
             store: AuditStore::new(&dependencies.coordination, &config.pipeline),
             period: (config.audit.enabled && !models.is_empty()).then_some(config.audit.period),

@@ -13,9 +13,10 @@ use admin::operator::{
 use admin::{OperatorAccess, OperatorToken};
 use lease::mongo::MongoLeaseStore;
 use mongodb::Database;
-use pipeline::view::{self, AppliedReader, DiscardScope, Projection};
+use pipeline::view::{self, DiscardScope};
 use tokio::runtime;
 
+use crate::applied::AppliedWait;
 use crate::config::{Config, Secret};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::operator_log::OperatorLog;
@@ -34,7 +35,7 @@ struct DashboardActions {
     pod_id: String,
     log: OperatorLog,
     /// `None` without a sequence: nobody can name an event.
-    applied: Option<AppliedReader>,
+    applied: Option<AppliedWait>,
 }
 
 /// Starts the actions from the thread of the admin server, and waits for them.
@@ -50,8 +51,7 @@ pub(crate) async fn open(
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
     let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
-    let models = config.read_models.models.iter().map(|model| model.name().to_owned());
-    let applied = AppliedReader::new(&views.database(&config.read_models.database), &config.pipeline, models);
+    let applied = AppliedWait::new(config, coordination, &views.database(&config.read_models.database));
     let actions = DashboardActions {
         log: OperatorLog::new(coordination, &config.pipeline),
         applied: config.source.is_sequenced().then_some(applied),
@@ -150,7 +150,7 @@ impl DashboardActions {
         };
         let aggregates = aggregate_argument::candidates(&request.aggregate);
         let state = reader.wait(&aggregates, request.sequence, request.timeout).await;
-        state.map(|state| applied::to_answer(&state)).map_err(|error| conflict(&error.into()))
+        state.map(|state| applied::to_answer(&state)).map_err(|error| conflict(&error))
     }
 
     /// The action is done: if it cannot be recorded, that is only logged.

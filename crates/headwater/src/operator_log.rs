@@ -71,6 +71,20 @@ fn read_action(document: &Document) -> Option<OperatorAction> {
     })
 }
 
+/// Takes an aggregate id out of the records. Returns of how many.
+pub(crate) async fn redact(coordination: &Database, pipeline: &str, aggregate: &str) -> Result<u64, DriverError> {
+    // As records name it. A shorter text could be part of another record.
+    let (named, redacted) = (format!(" of {aggregate} in "), " of (erased) in ");
+    let mentions = doc! { "$gte": [{ "$indexOfBytes": ["$detail", { "$literal": &named }] }, 0] };
+    let replaced = doc! { "$replaceAll": {
+        "input": "$detail", "find": { "$literal": &named }, "replacement": redacted,
+    } };
+    let actions = majority_collection(coordination, COLLECTION);
+    let update = vec![doc! { "$set": { "detail": replaced } }];
+    let changed = actions.update_many(doc! { "pipeline": pipeline, "$expr": mentions }, update).await?;
+    Ok(changed.modified_count)
+}
+
 /// Records what a command did. The command has succeeded: if this fails, the operator is told, and the command still succeeds.
 pub(crate) async fn record(config: &Config, action: &str, detail: &str) {
     let recorded = async {

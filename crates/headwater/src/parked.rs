@@ -16,6 +16,7 @@ use pipeline::view::{
 
 use crate::config::Config;
 use crate::exit::ExitReason;
+use crate::pauses::PauseStore;
 
 /// The most entries that a search by id reads.
 const MAX_SEARCHED: i64 = 100_000;
@@ -27,6 +28,7 @@ pub(crate) struct ParkedCommands {
     source: SourceConfig,
     documents: SourceDocuments,
     generations: GenerationStore,
+    pauses: PauseStore,
     /// Those of the configuration, before the first pod.
     declared: Vec<Arc<dyn Projection>>,
 }
@@ -43,6 +45,7 @@ impl ParkedCommands {
             documents: SourceDocuments::new(&dependencies.server.database(&config.source.database), &config.source),
             source: config.source.clone(),
             generations: GenerationStore::new(&dependencies.coordination, &config.pipeline),
+            pauses: PauseStore::new(&dependencies.coordination, &config.pipeline),
             declared: models.collect(),
         })
     }
@@ -67,6 +70,21 @@ impl ParkedCommands {
             Some(generation) => generation.model_set()?,
         };
         Ok(self.store(models))
+    }
+
+    /// Entries that only a pause has parked.
+    pub(crate) async fn list_paused(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
+        self.listing().list_paused(limit).await
+    }
+
+    /// For several replays in a row.
+    pub(crate) async fn resuming_store(&self) -> anyhow::Result<ParkedStore> {
+        self.current_store().await
+    }
+
+    /// Applies what a pause has queued.
+    pub(crate) async fn resume(&self, store: &ParkedStore, waiting: &ParkedAggregate) -> Result<u64, Error> {
+        store.resume(&waiting.aggregate, &self.namespace(waiting), &waiting.model).await
     }
 
     pub(crate) async fn list(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
@@ -106,6 +124,10 @@ impl ParkedCommands {
     }
 
     pub(crate) async fn retry(&self, waiting: &ParkedAggregate) -> anyhow::Result<u64> {
+        let paused = self.pauses.load().await?.paused_models();
+        if let Some(name) = paused.iter().find(|name| is_version_of(&waiting.model, name)) {
+            bail!("read model `{name}` is paused; run `headwater resume read-model {name}` first");
+        }
         let store = self.current_store().await?;
         Ok(store.retry(&waiting.aggregate, &self.namespace(waiting), &waiting.model).await?)
     }

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use mongodb::Database;
 use pipeline::audit::Auditor;
 use pipeline::consumer::{self, Consumer};
+use pipeline::erasure::{ERASED, ErasureStore};
 use pipeline::event::Namespace;
 use pipeline::generation::GenerationStore;
 use pipeline::producer::{Producer, ProducerDependencies};
@@ -27,6 +28,8 @@ use crate::delivery_limit::DeliveryLimitStore;
 use crate::event_traces::EventTraces;
 use crate::exit::ExitReason;
 use crate::generations::GenerationService;
+use crate::parked::ParkedCommands;
+use crate::pauses::{PauseService, PauseStore, PausesLoaded};
 use crate::pods::PodRegistry;
 use crate::signal::ShutdownSignal;
 use crate::step_down_requests::StepDownStore;
@@ -66,34 +69,60 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         }
         _ => None,
     };
+    let pauses = PauseStore::new(&dependencies.coordination, &config.pipeline);
+    let parked = match &views {
+        Some(_) => Some(ParkedCommands::open(&config, SERVER_SELECTION_TIMEOUT).await?),
+        None => None,
+    };
     let generations = views.as_ref().map(|views| {
         let store = GenerationStore::new(&dependencies.coordination, &config.pipeline);
-        (store, connect::build_dependencies(&config, &dependencies, views))
+        let erasures = ErasureStore::new(views, &dependencies.coordination, &config.pipeline);
+        (store, erasures, connect::build_dependencies(&config, &dependencies, views))
     });
     let producer = Arc::new(build_producer(&config, dependencies, traces.clone(), views));
     let observed_producer = Arc::clone(&producer);
 
     let shutdown = CancellationToken::new();
     let (producer_handle, consumer_handle) = (producer.handle(), consumer.as_ref().map(Consumer::handle));
-    let lead = move |leadership| {
-        let producer = Arc::clone(&producer);
-        async move { producer.lead(leadership).await }
+    let (loaded_sender, pauses_loaded) = PauseService::loaded_channel();
+    let lead_after = pauses_loaded.clone();
+    let lead = move |leadership: lease::Leadership| {
+        let (producer, mut pauses_loaded) = (Arc::clone(&producer), lead_after.clone());
+        async move {
+            tokio::select! {
+                () = pauses_loaded.wait() => {}
+                // The producer sees it, too.
+                _ = leadership.wait_for_stop() => {}
+            }
+            producer.lead(leadership).await
+        }
     };
     if let Some(consumer) = consumer_handle.clone() {
         let set = move |limit| consumer.set_max_delivery_count(limit);
         tokio::spawn(delivery_limit.watch(bus_administration, set, shutdown.clone()));
     }
     let elector = candidate.start(lead, shutdown.clone().cancelled_owned())?;
-    let generations = generations.zip(consumer.as_ref()).map(|((store, build), consumer)| GenerationService {
-        store,
-        proposal: config.read_models.proposal(),
-        build,
-        applier: consumer.handle().applier(),
-        lease: elector.handle(),
-        pods: registry.clone(),
-        on_change: config.read_models.on_change,
-        change_delay: config.read_models.change_delay,
-    });
+    let pauses = PauseService::new(
+        pauses,
+        producer_handle.clone(),
+        consumer_handle.clone(),
+        elector.handle(),
+        parked,
+        loaded_sender,
+    );
+    tokio::spawn(pauses.run(shutdown.clone()));
+    let generations =
+        generations.zip(consumer.as_ref()).map(|((store, erasures, build), consumer)| GenerationService {
+            store,
+            erasures,
+            proposal: config.read_models.proposal(),
+            build,
+            applier: consumer.handle().applier(),
+            lease: elector.handle(),
+            pods: registry.clone(),
+            on_change: config.read_models.on_change,
+            change_delay: config.read_models.change_delay,
+        });
     let pod_services = PodServices {
         pod_id: config.pod_id.clone(),
         ttl: config.coordination.lease.ttl,
@@ -114,7 +143,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         },
         PodService {
             name: "consumer",
-            running: run_consumer(consumer, auditor, generations, &config, shutdown.clone()),
+            running: run_consumer(consumer, auditor, generations, pauses_loaded, &config, shutdown.clone()),
         },
         shutdown.clone(),
         shutdown::shutdown_limit([config.producer.publish.drain, config.consumer.session.drain_within]),
@@ -195,6 +224,7 @@ async fn run_consumer(
     consumer: Option<Consumer>,
     auditor: Option<Auditor>,
     generations: Option<GenerationService>,
+    mut pauses_loaded: PausesLoaded,
     config: &Config,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -203,13 +233,18 @@ async fn run_consumer(
         shutdown.cancelled().await;
         return Ok(());
     };
-    // Before the first event: pods apply what the store holds, not what their configuration proposes.
-    if shutdown.run_until_cancelled(generations.load_until_ok()).await.is_none() {
+    // Before the first event: pods apply what the store holds, not what their configuration proposes, and nothing that is paused.
+    let load = async {
+        pauses_loaded.wait().await;
+        generations.load_until_ok().await;
+    };
+    if shutdown.run_until_cancelled(load).await.is_none() {
         return Ok(());
     }
     let followed = tokio::spawn(generations.run(shutdown.clone()));
     // Ends at once with `shutdown`, and heals with the applier of the consumer.
-    let audit = auditor.map(|auditor| tokio::spawn(auditor.run(shutdown.clone())));
+    let pause = consumer.handle().pause_switch().clone();
+    let audit = auditor.map(|auditor| tokio::spawn(auditor.run(pause, shutdown.clone())));
     // A task of its own: the task of `run_pod` must stay free for signals.
     let consumed = tokio::spawn(consumer.run(shutdown)).await;
     if let Some(audit) = audit {
@@ -229,7 +264,7 @@ fn own_namespaces(config: &Config) -> Vec<Namespace> {
     let views = &config.read_models;
     // Read models on another server are not in the change stream of the source.
     let on_source = views.uri == config.source_uri;
-    let models = views.models.iter().map(|model| model.name()).chain([view::CURSORS, view::PARKED_EVENTS]);
+    let models = views.models.iter().map(|model| model.name()).chain([view::CURSORS, view::PARKED_EVENTS, ERASED]);
     let views = models.filter(|_| on_source).map(|name| Namespace::new(&views.database, name));
     coordination.into_iter().chain(views).collect()
 }

@@ -14,7 +14,7 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use admin::status::{CheckpointStatus, CollectionInfo, LagStatus, ReadModelStatus, ThroughputStatus};
+use admin::status::{CheckpointStatus, CollectionInfo, LagStatus, PauseStatus, ReadModelStatus, ThroughputStatus};
 use admin::{LatencyBuckets, PipelineStatus, WallTime};
 use mongodb::Database;
 use mongodb::bson::Document;
@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use self::checkpoint_distance::CheckpointDistance;
 use crate::oplog::OplogWindow;
+use crate::pauses::{Pause, PauseStore};
 use crate::pods::{AnnouncedPod, LastApplied, quantiles};
 pub(crate) use audit::AuditMonitor;
 pub(crate) use subscription::SubscriptionMonitor;
@@ -50,6 +51,7 @@ pub(crate) struct StatusCollector {
     pub(crate) subscription: SubscriptionMonitor,
     pub(crate) audit: AuditMonitor,
     pub(crate) generations: GenerationStore,
+    pub(crate) pauses: PauseStore,
 }
 
 /// The expensive reads, and when they were done.
@@ -122,8 +124,11 @@ impl StatusCollector {
         status.oplog = slow.oplog.as_ref().map(|ends| oplog::to_status(ends, checkpointed)).unwrap_or_default();
         status.read_models = self.read_model_statuses(slow, &coordination);
         status.generation.clone_from(&coordination.generation);
+        let pauses = coordination.pauses.as_ref();
+        status.paused = pauses.map(|pauses| pauses.0.iter().map(|pause| pause_status(pause, slow)).collect());
         status.parked.clone_from(&slow.attention.parked);
         status.rejected.clone_from(&slow.attention.rejected);
+        status.storage = Some(slow.attention.storage.clone());
         let ahead_seconds = distance.and_then(CheckpointDistance::ahead);
         status.checkpoint =
             coordination.checkpoint.map(|(checkpoint, _)| CheckpointStatus { ahead_seconds, ..checkpoint });
@@ -159,6 +164,22 @@ impl StatusCollector {
                 }
             })
             .collect()
+    }
+}
+
+fn pause_status(pause: &Pause, slow: &SlowReads) -> PauseStatus {
+    let waiting = |name: &str| {
+        let list = slow.attention.paused.as_ref()?;
+        Some(list.iter().filter(|paused| is_version_of(&paused.read_model, name)).map(|paused| paused.events).sum())
+    };
+    PauseStatus {
+        service: pause.target.service().to_owned(),
+        name: pause.target.name().map(str::to_owned),
+        state: if pause.is_resuming { "resuming" } else { "paused" }.to_owned(),
+        since: coordination::to_wall_time(pause.since),
+        by: pause.by.clone(),
+        reason: pause.reason.clone(),
+        waiting_events: pause.target.name().and_then(waiting),
     }
 }
 

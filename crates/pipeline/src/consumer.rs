@@ -18,6 +18,7 @@ use tracing::{error, info, warn};
 
 use crate::error_chain::error_chain;
 use crate::error_policy::ErrorClass;
+use crate::pause::PauseSwitch;
 use crate::session::{self, KnownPlaces, SessionAcceptor, SessionProblem};
 use crate::signing::MessageKeys;
 use crate::source::{SourceConfig, SourceKind};
@@ -70,6 +71,8 @@ pub enum ConsumerState {
     Preparing,
     /// Set while sessions are accepted without a problem.
     Consuming,
+    /// Set while an operator has paused the consumer: no session is held.
+    Paused,
     /// Set while a problem prevents progress; the consumer continues by itself once it is gone.
     Blocked(SessionProblem),
     /// Set when an operator must act: missing rights, a conflicting index.
@@ -100,6 +103,7 @@ pub struct Consumer {
 #[derive(Clone)]
 pub struct Handle {
     phase: watch::Receiver<ConsumerState>,
+    pause: PauseSwitch,
     sessions: session::SessionMonitor,
     applier: view::Handle,
 }
@@ -117,9 +121,15 @@ impl Handle {
     pub fn state(&self) -> ConsumerState {
         let phase = self.phase.borrow().clone();
         match (phase, self.sessions.problem()) {
+            (ConsumerState::Consuming, _) if self.pause.is_paused() => ConsumerState::Paused,
             (ConsumerState::Consuming, Some(problem)) => ConsumerState::Blocked(problem),
             (phase, _) => phase,
         }
+    }
+
+    /// Pauses and resumes the sessions.
+    pub fn pause_switch(&self) -> &PauseSwitch {
+        &self.pause
     }
 
     pub fn counts(&self) -> ConsumerCounts {
@@ -186,7 +196,8 @@ impl Consumer {
             },
         );
         let phase = watch::Sender::default();
-        let handle = Handle { phase: phase.subscribe(), sessions: acceptor.monitor(), applier: applier.handle() };
+        let (sessions, pause) = (acceptor.monitor(), acceptor.pause_switch());
+        let handle = Handle { phase: phase.subscribe(), pause, sessions, applier: applier.handle() };
         Ok(Self { dependencies, applier, acceptor, drain_within, phase, handle })
     }
 

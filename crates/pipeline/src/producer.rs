@@ -26,6 +26,7 @@ use crate::checkpoint::{
 };
 use crate::error_chain::error_chain;
 use crate::event::{Epoch, Term};
+use crate::pause::PauseSwitch;
 use crate::publish::{
     self, PublishClaim, PublishEnd, PublishTracer, Publisher, PublisherStores, RejectedStore, ServiceBusTopic,
 };
@@ -84,6 +85,8 @@ pub enum ProducerState {
     Running { term: Term, epoch: Epoch },
     /// Set while the term ends and captured events are published.
     Stopping { term: Term },
+    /// Set while an operator has paused the producer. The pod keeps the lease: another pod would pause too.
+    Paused { term: Term },
     /// Set when an operator must act. The pod keeps the lease: another pod would halt too.
     Halted { term: Term, why: HaltReason },
 }
@@ -122,6 +125,7 @@ pub struct Producer {
     views: Option<Database>,
     tracer: Option<Arc<dyn PublishTracer>>,
     checkpoints: Arc<MongoCheckpointStore>,
+    pause: PauseSwitch,
     state: watch::Sender<ProducerState>,
     publishing: publish::Handle,
     capturing: watch::Sender<Option<capture::Handle>>,
@@ -131,6 +135,7 @@ pub struct Producer {
 #[derive(Clone)]
 pub struct Handle {
     state: watch::Receiver<ProducerState>,
+    pause: PauseSwitch,
     publishing: publish::Handle,
     capturing: watch::Receiver<Option<capture::Handle>>,
 }
@@ -142,6 +147,11 @@ impl Handle {
 
     pub fn states(&self) -> watch::Receiver<ProducerState> {
         self.state.clone()
+    }
+
+    /// Pauses and resumes publishing.
+    pub fn pause_switch(&self) -> &PauseSwitch {
+        &self.pause
     }
 
     pub fn publish_handle(&self) -> &publish::Handle {
@@ -159,8 +169,8 @@ impl Producer {
         let ProducerDependencies { pipeline, source, coordination, .. } = &dependencies;
         let checkpoints = Arc::new(MongoCheckpointStore::new(coordination, pipeline, source.fingerprint()));
         let (state, capturing) = (watch::Sender::default(), watch::Sender::default());
-        let publishing = publish::Handle::default();
-        Self { config, checkpoints, state, publishing, capturing, dependencies, views: None, tracer: None }
+        let (publishing, pause) = (publish::Handle::default(), PauseSwitch::default());
+        Self { config, checkpoints, pause, state, publishing, capturing, dependencies, views: None, tracer: None }
     }
 
     /// Sets the tracer, which receives a trace of each sampled event.
@@ -178,7 +188,7 @@ impl Producer {
 
     pub fn handle(&self) -> Handle {
         let (state, capturing) = (self.state.subscribe(), self.capturing.subscribe());
-        Handle { state, publishing: self.publishing.clone(), capturing }
+        Handle { state, pause: self.pause.clone(), publishing: self.publishing.clone(), capturing }
     }
 
     /// Runs one term. The lease may be released when it returns.
@@ -209,19 +219,47 @@ impl Producer {
 
     async fn run_term(&self, leadership: &Leadership) -> Result<(), Error> {
         let claim = CheckpointClaim::from_leadership(leadership, &self.dependencies.pod_id);
+        loop {
+            if self.pause.is_paused()
+                && run_unless_stopped(leadership, self.wait_until_resumed(claim.term)).await.is_none()
+            {
+                return Ok(());
+            }
+            self.state.send_replace(ProducerState::Starting { term: claim.term });
+            // Nothing is captured yet, so there is nothing to drain: any stop request drops the work.
+            let Some(started) = run_unless_stopped(leadership, self.start_term(&claim)).await else { return Ok(()) };
+            match self.run_until_paused(leadership, &claim, started?).await? {
+                TermRunEnd::Stopped => return Ok(()),
+                TermRunEnd::Paused => {}
+            }
+        }
+    }
+
+    async fn wait_until_resumed(&self, term: Term) {
+        self.state.send_replace(ProducerState::Paused { term });
+        info!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, "producer paused by an operator; nothing is published");
+        self.pause.wait_until_resumed().await;
+        info!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, "producer resumed");
+    }
+
+    /// Captures and publishes until a stop request or a pause. The checkpoint is saved then, and the next start claims it again.
+    async fn run_until_paused(
+        &self,
+        leadership: &Leadership,
+        claim: &CheckpointClaim,
+        started: CaptureStart,
+    ) -> Result<TermRunEnd, Error> {
         let term = claim.term;
-        self.state.send_replace(ProducerState::Starting { term });
-        // Nothing is captured yet, so there is nothing to drain: any stop request drops the work.
-        let Some(started) = run_unless_stopped(leadership, self.start_term(&claim)).await else { return Ok(()) };
-        let CaptureStart { mut epoch, mut phase, replay } = started?;
+        let CaptureStart { mut epoch, mut phase, replay } = started;
         loop {
             self.state.send_replace(ProducerState::Running { term, epoch });
             info!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, %epoch, from = phase.name(), "producer started");
-            match self.capture_and_publish(leadership, &claim, CaptureStart { epoch, phase, replay }).await? {
-                CaptureRunEnd::Stopped => return Ok(()),
+            match self.capture_and_publish(leadership, claim, CaptureStart { epoch, phase, replay }).await? {
+                CaptureRunEnd::Stopped => return Ok(TermRunEnd::Stopped),
+                CaptureRunEnd::Paused => return Ok(TermRunEnd::Paused),
                 CaptureRunEnd::Failed(error) => {
-                    let Some(again) = run_unless_stopped(leadership, self.recover(&claim, epoch, error)).await else {
-                        return Ok(());
+                    let Some(again) = run_unless_stopped(leadership, self.recover(claim, epoch, error)).await else {
+                        return Ok(TermRunEnd::Stopped);
                     };
                     (epoch, phase) = again?;
                 }
@@ -346,8 +384,13 @@ impl Producer {
         let mut reader = JoinSet::new();
         reader.spawn(reading);
         // Stops the reader. The publisher handles a lost term itself.
+        let mut paused = false;
         let stopping = async {
-            leadership.wait_for_stop().await;
+            tokio::select! {
+                biased;
+                _ = leadership.wait_for_stop() => {}
+                () = self.pause.wait_until_paused() => paused = true,
+            }
             self.state.send_replace(ProducerState::Stopping { term: claim.term });
             stop_reading.cancel();
         };
@@ -371,6 +414,7 @@ impl Producer {
         stop_reading.cancel();
         match reader.join_next().await.and_then(Result::ok) {
             Some(Err(error)) if ended != PublishEnd::TermLost => Ok(CaptureRunEnd::Failed(error)),
+            _ if paused && ended != PublishEnd::TermLost => Ok(CaptureRunEnd::Paused),
             _ if stop_requested => Ok(CaptureRunEnd::Stopped),
             _ => Err(Error::Ended),
         }
@@ -454,8 +498,16 @@ struct CaptureStart {
 /// How capture and publish ended.
 enum CaptureRunEnd {
     Stopped,
+    /// By an operator. The term goes on.
+    Paused,
     /// Capture failed. The publisher has drained what was captured before, as far as possible.
     Failed(capture::Error),
+}
+
+/// Why publishing ended without an error.
+enum TermRunEnd {
+    Stopped,
+    Paused,
 }
 
 /// `None` if the term stops before the work is done.

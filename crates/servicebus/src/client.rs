@@ -20,7 +20,7 @@ use crate::connection::{ClientConnection, ClientLink, ConnectionTimeouts, LinkOp
 use crate::error::{BusErrorKind, ClientOperation, DisconnectReason, Error};
 use crate::management::Management;
 use crate::request_link::RequestLink;
-use crate::{Config, ConnectionString, Receiver, Sender, SessionReceiver, Transport, tls};
+use crate::{Config, ConnectionString, MessageBrowser, Receiver, Sender, SessionReceiver, Transport, tls};
 
 /// A Service Bus client. Cheap to clone; clones share one connection.
 #[derive(Clone)]
@@ -87,6 +87,11 @@ impl Client {
     /// A receiver for a queue or subscription without sessions, or for a dead-letter queue (`<entity>/$DeadLetterQueue`).
     pub fn receiver(&self, entity: &str) -> Receiver {
         Receiver::new(self.clone(), entity)
+    }
+
+    /// Reads an entity without receiving from it.
+    pub fn browser(&self, entity: &str) -> MessageBrowser {
+        MessageBrowser::new(self.clone(), entity)
     }
 
     /// Accepts any unlocked session of the entity that has messages; `None` if none appears within `wait`.

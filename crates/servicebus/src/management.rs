@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::cbs::condition_of_status;
 use crate::error::{BusErrorKind, ClientOperation, Error, ServiceError};
-use crate::message::from_millis;
+use crate::message::{ReceivedMessage, from_millis};
 use crate::request_link::{NodeRequest, RequestLink};
 
 /// The management node of one entity.
@@ -81,6 +81,43 @@ impl Management {
             Err(error) if matches!(error.kind(), BusErrorKind::NotAllowed | BusErrorKind::NotImplemented) => Ok(true),
             Err(error) => Err(error),
         }
+    }
+
+    pub(crate) async fn peek(&self, from: i64, most: i32, deadline: Instant) -> Result<Vec<ReceivedMessage>, Error> {
+        let body = Map::new().with("from-sequence-number", from).with("message-count", most);
+        let response = self.request("com.microsoft:peek-message", body, "", deadline).await?;
+        self.read_messages(&response)
+    }
+
+    pub(crate) async fn receive_deferred(
+        &self,
+        number: i64,
+        deadline: Instant,
+    ) -> Result<Option<ReceivedMessage>, Error> {
+        let body =
+            Map::new().with("sequence-numbers", Array::longs([number])).with("receiver-settle-mode", Value::Uint(1));
+        match self.request("com.microsoft:receive-by-sequence-number", body, "", deadline).await {
+            Ok(response) => Ok(self.read_messages(&response)?.pop()),
+            Err(error) if error.kind() == BusErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn settle(&self, token: Uuid, status: &'static str, deadline: Instant) -> Result<(), Error> {
+        let body = Map::new().with("disposition-status", status).with("lock-tokens", Array::uuids([token]));
+        self.request("com.microsoft:update-disposition", body, "", deadline).await.map(drop)
+    }
+
+    /// Without the field, there is no message.
+    fn read_messages(&self, response: &Map) -> Result<Vec<ReceivedMessage>, Error> {
+        let messages = response.get("messages").and_then(Value::as_items).unwrap_or_default();
+        let read = |entry: &Value| {
+            let entry = entry.as_map()?;
+            let token = entry.get("lock-token").and_then(Value::as_uuid).unwrap_or_default();
+            ReceivedMessage::from_response(entry.get("message")?.as_binary()?.clone(), token).ok()
+        };
+        let read: Option<Vec<_>> = messages.iter().map(read).collect();
+        read.ok_or_else(|| self.malformed("a message cannot be read"))
     }
 
     /// Waits until the link is closed: with the connection, or because the entity was deleted.

@@ -131,6 +131,9 @@ impl Message {
     }
 }
 
+/// The value of `x-opt-message-state` of a deferred message.
+const DEFERRED: i64 = 1;
+
 /// A message from Service Bus, locked for this receiver until it is settled or its lock expires (the session's lock, if it has one).
 #[derive(Debug)]
 pub struct ReceivedMessage {
@@ -158,6 +161,23 @@ impl ReceivedMessage {
             delivery_count,
             message,
         })
+    }
+
+    /// A message of a response of `$management`.
+    pub(crate) fn from_response(bytes: Bytes, lock_token: Uuid) -> Result<Self, amqp::codec::DecodeError> {
+        let message = amqp::Message::parse(bytes)?;
+        message.properties()?;
+        let delivery_count = message.header()?.delivery_count;
+        let sequence_number = message.annotation(annotation::SEQUENCE_NUMBER).and_then(|value| value.as_integer());
+        let sequence_number = sequence_number.unwrap_or(0);
+        // No delivery queue has the number 0, so no settler takes it for one of its own.
+        Ok(Self { delivery_id: 0, link: 0, lock_token, sequence_number, delivery_count, message })
+    }
+
+    /// Whether it was deferred: it stays where it is until somebody receives it by its number.
+    pub fn is_deferred(&self) -> bool {
+        let state = self.message.annotation(annotation::MESSAGE_STATE).and_then(|value| value.as_integer());
+        state == Some(DEFERRED)
     }
 
     /// Assigned by Service Bus. In a partitioned entity the top 16 bits are the partition.

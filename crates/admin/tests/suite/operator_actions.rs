@@ -56,6 +56,7 @@ impl OperatorActions for RecordedActions {
             Ok(AppliedAnswer {
                 applied: state == "applied",
                 parked: state == "parked",
+                unavailable: false,
                 sequence: Some(request.sequence),
                 read_models: [("orders".to_owned(), AppliedModel { state, reason })].into(),
                 operation_time: Some(OperationTime { t: 7, i: 1 }),

@@ -29,6 +29,8 @@ pub(super) fn producer(state: &producer::ProducerState, publishing: publish::Pub
         producer::ProducerState::Standby => ServiceState::healthy("standby"),
         producer::ProducerState::Starting { .. } => ServiceState::healthy("starting"),
         producer::ProducerState::Stopping { .. } => ServiceState::healthy("stopping"),
+        // The pod does what it is told: the pipeline reports the pause.
+        producer::ProducerState::Paused { .. } => ServiceState::healthy("paused by an operator"),
         producer::ProducerState::Halted { why, .. } => {
             let text = match why {
                 HaltReason::HistoryLost => "the oplog no longer holds the checkpoint position",
@@ -76,6 +78,7 @@ pub(super) fn consumer(state: &consumer::ConsumerState) -> ServiceState {
         consumer::ConsumerState::Preparing => ServiceState::healthy("preparing"),
         consumer::ConsumerState::Consuming => ServiceState::healthy("consuming"),
         consumer::ConsumerState::Stopping => ServiceState::healthy("stopping"),
+        consumer::ConsumerState::Paused => ServiceState::healthy("paused by an operator"),
         consumer::ConsumerState::Blocked(SessionProblem::Busy) => ServiceState::healthy("busy"),
         consumer::ConsumerState::Blocked(problem) => {
             let (label, text) = describe_session_problem(*problem);

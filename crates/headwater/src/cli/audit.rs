@@ -3,19 +3,18 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use pipeline::audit::{AuditTotals, RoundOptions, WaitReason};
-use pipeline::view::{Applier, ApplierSetup, SourceEventReader};
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::shared_args::ConfigArgs;
 use super::table::plural;
+use crate::command_applier::CommandApplier;
 use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
-use crate::output;
 use crate::signal::ShutdownSignal;
+use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +52,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let mut stop = ShutdownSignal::new()?;
     tokio::select! {
-        totals = run_round(&config, &args) => report(&totals?, &args),
+        totals = run_round(&config, &args) => {
+            let totals = totals?;
+            if !args.dry_run {
+                operator_log::record(&config, "audit", &summary(&totals)).await;
+            }
+            report(&totals, &args)
+        }
         // cancel-safe: the progress is stored.
         () = stop.recv() => bail!(ExitReason::Interrupted.with_message("stopped; the pods continue the round")),
     }
@@ -61,30 +66,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
 async fn run_round(config: &Config, args: &Args) -> anyhow::Result<AuditTotals> {
     let dependencies = connect::producer_dependencies(config, COMMAND_TIMEOUT).await?;
-    let Some(views) = connect::read_model_database(config).await? else {
-        bail!(
-            ExitReason::Misconfigured.with_message("there is nothing to audit: `read_models` declares no read model")
-        );
-    };
-    let view = &config.consumer.view;
-    let filtered = !config.producer.capture.filter.is_empty();
-    let applier = Applier::new(ApplierSetup {
-        config: view.clone(),
-        database: views.clone(),
-        pipeline: config.pipeline.clone(),
-        mode: view.mode(&config.source, connect::pipeline_start(config), filtered),
-        by_collection: false,
-        models: connect::model_set(config, &dependencies.coordination).await?,
-        history: SourceEventReader::new(&dependencies.server.database(&config.source.database), &config.source),
-    })?;
-    let auditor = connect::auditor(config, &dependencies, &views, applier.handle())?;
-    let ended = CancellationToken::new();
-    let applying = tokio::spawn(applier.run(ended.clone()));
+    let applier = CommandApplier::start(config, &dependencies).await?;
+    let auditor = connect::auditor(config, &dependencies, &applier.views, applier.handle())?;
     let mut display = ProgressDisplay::new(args.json);
     let options = RoundOptions { from_start: args.all, dry_run: args.dry_run };
     let round = auditor.run_round(options, &mut |totals, waiting| display.show(totals, waiting)).await;
-    ended.cancel();
-    applying.await.context("applier task failed")?;
+    applier.stop().await?;
     display.end();
     Ok(round?)
 }

@@ -7,7 +7,7 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use pipeline::checkpoint::{Checkpoint, CheckpointPhase, CheckpointStore, MongoCheckpointStore};
 use pipeline::event::AggregateId;
 use pipeline::sequence::read_sequence;
-use pipeline::view::{Cursor, CursorReader, ParkedEntry, Projection};
+use pipeline::view::{Cursor, CursorReader, ParkReason, ParkedEntry, Projection, is_version_of};
 use serde_json::{Value as Json, json};
 
 use super::shared_args::ConfigArgs;
@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::output;
 use crate::parked::{format_id, format_time};
+use crate::pauses::{PauseStore, PauseTarget, Pauses};
 use crate::status::SubscriptionMonitor;
 
 const EXAMPLES: &str = "\
@@ -53,6 +54,7 @@ struct AggregateReport {
     dead_letters: Option<u64>,
     cursor: Option<Cursor>,
     models: Vec<String>,
+    pauses: Pauses,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
@@ -93,6 +95,7 @@ async fn collect(config: &Config, argument: &str) -> anyhow::Result<AggregateRep
         dead_letters: counts.dead_letters,
         cursor,
         models: config.read_models.models.iter().map(|model| model.name().to_owned()).collect(),
+        pauses: PauseStore::new(&coordination, &config.pipeline).load().await?,
     })
 }
 
@@ -122,11 +125,27 @@ fn read_at(event: &mongodb::bson::RawDocument, path: &str) -> Option<i64> {
 
 /// What the sequences mean, and what helps.
 fn conclude(report: &AggregateReport, name: &str) -> (String, Option<String>) {
-    let parked = report.cursor.iter().flat_map(|cursor| cursor.parked.keys()).next();
-    if let Some(model) = parked {
+    let parked = || report.cursor.iter().flat_map(|cursor| &cursor.parked);
+    if let Some((model, _)) = parked().find(|(_, entry)| entry.reason != ParkReason::Paused) {
         return (format!("parked in `{model}`"), Some(format!("headwater parked show {name} --model {model}")));
     }
+    if let Some((model, entry)) = parked().next() {
+        let paused = report.pauses.paused_models();
+        let waiting = plural(entry.waiting(), "event");
+        return match paused.iter().find(|name| is_version_of(model, name)) {
+            Some(name) => (
+                format!("read model `{name}` is paused: {waiting} waiting"),
+                Some(format!("headwater resume read-model {name}")),
+            ),
+            None => (format!("`{model}` was paused, and applies {waiting} now"), Some("headwater status".to_owned())),
+        };
+    }
     let at = report.cursor.as_ref().and_then(|cursor| cursor.sequence);
+    let is_behind = report.source.is_some_and(|source| at.is_none_or(|at| at < source));
+    let services = [PauseTarget::Producer, PauseTarget::Consumer];
+    if let Some(target) = services.iter().find(|target| is_behind && report.pauses.is_paused(target)) {
+        return (format!("{target} is paused"), Some(format!("headwater resume {}", target.argument())));
+    }
     match (report.source, at) {
         (None, None) => ("unknown: neither the source nor a cursor has it".to_owned(), None),
         (None, Some(_)) => ("applied; the source no longer has its events, or has no sequence".to_owned(), None),
@@ -238,6 +257,7 @@ fn to_json(report: &AggregateReport) -> Json {
         "subscription": { "active_messages": report.active_messages, "dead_letters": report.dead_letters },
         "cursor": cursor.map(|cursor| json!({ "sequence": cursor.sequence, "first_sequence": cursor.first_sequence })),
         "read_models": report.models.iter().map(model).collect::<serde_json::Map<String, Json>>(),
+        "paused": report.pauses.0.iter().filter(|pause| !pause.is_resuming).map(|pause| pause.target.argument()).collect::<Vec<_>>(),
         "state": state,
         "next": command,
     })
@@ -256,6 +276,7 @@ mod tests {
             dead_letters: None,
             cursor: at.map(|at| Cursor { sequence: Some(at), ..Cursor::default() }),
             models: vec!["orders".to_owned()],
+            pauses: Pauses::default(),
         }
     }
 

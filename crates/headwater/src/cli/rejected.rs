@@ -1,16 +1,20 @@
-//! `headwater rejected`: lists, shows and discards events that could not become messages.
+//! `headwater rejected`: lists, shows, resubmits and discards events that could not become messages.
 
 use anyhow::bail;
 use clap::Subcommand;
 use futures_util::TryStreamExt;
 use mongo_error::DriverError;
 use mongodb::Collection;
-use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use mongodb::options::ReadConcern;
+use pipeline::producer::ProducerDependencies;
 use pipeline::publish::rejected::COLLECTION;
+use pipeline::view::{ApplyOutcome, CursorReader, DeliveredEvent};
 use serde_json::{Value as Json, json};
 
 use super::shared_args::{ConfigArgs, ConfirmArgs};
 use super::table::render_table;
+use crate::command_applier::CommandApplier;
 use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::coordination_store::{majority_collection, of_pipeline};
@@ -21,13 +25,14 @@ const EXAMPLES: &str = "\
 Examples:
   headwater rejected list
   headwater rejected show 9f2c… --body
+  headwater rejected resubmit 9f2c…
   headwater rejected discard 9f2c… --yes";
 
-/// List, show or discard rejected events.
+/// List, show, resubmit or discard rejected events.
 ///
 /// The producer rejects an event that cannot become a message: it has no valid aggregate id or sequence, is too large, or Service Bus refuses it. Everything else continues.
-/// The event stays in the source and is kept in `rejected_events` of the coordination database. Fix the source and insert a valid event; then `discard` the rejected one, so that
-/// `status` does not count it any more. A discarded event is kept, marked as discarded.
+/// The event stays in the source and is kept in `rejected_events` of the coordination database. Correct the event in the source and `resubmit` it; or insert another event and
+/// `discard` the rejected one, so that `status` does not count it any more. A discarded event is kept, marked as discarded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -61,6 +66,16 @@ enum RejectedCommand {
         #[arg(long)]
         body: bool,
     },
+    /// Apply the event as the source has it now, after it was corrected there
+    ///
+    /// For a source with a sequence. The cursor decides, as for any event: missing events before it are applied as well, and nothing is applied twice. Refused if later events of
+    /// the aggregate are applied or parked already: then `read-model verify --repair` brings the read model in order.
+    Resubmit {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Message id, as `rejected list` shows it
+        message: String,
+    },
     /// Mark a rejected event as discarded: it is kept, and not counted any more
     Discard {
         #[command(flatten)]
@@ -76,6 +91,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         RejectedCommand::List { config, all, limit, json } => list(&config.load()?, all, limit, json).await,
         RejectedCommand::Show { config, message, body } => show(&config.load()?, &message, body).await,
+        RejectedCommand::Resubmit { config, message } => resubmit(&config.load()?, &message).await,
         RejectedCommand::Discard { config, message, confirm } => discard(&config.load()?, &message, &confirm).await,
     }
 }
@@ -90,6 +106,7 @@ async fn list(config: &Config, all: bool, limit: i64, as_json: bool) -> anyhow::
     let mut filter = doc! { "$and": [of_pipeline(&config.pipeline), { "reason": { "$exists": true } }] };
     if !all {
         filter.insert("discardedAt", doc! { "$exists": false });
+        filter.insert("resubmittedAt", doc! { "$exists": false });
     }
     let rejected = open(config).await?;
     let find = rejected.find(filter).projection(doc! { "document": 0 }).sort(doc! { "_id": 1 }).limit(limit);
@@ -137,6 +154,59 @@ async fn read_body(config: &Config, message: &str, event: &Document) -> anyhow::
     Ok(body.map_or(Json::Null, |body| Bson::Document(body).into_relaxed_extjson()))
 }
 
+async fn resubmit(config: &Config, message: &str) -> anyhow::Result<()> {
+    let rejected = find(config, message).await?;
+    if !config.source.is_sequenced() {
+        bail!(
+            "the source has no sequence, so the place of the event is unknown; insert another event, then discard this one"
+        );
+    }
+    let dependencies = connect::producer_dependencies(config, COMMAND_TIMEOUT).await?;
+    let event = read_event(config, &dependencies, &rejected).await?;
+    let sequence = event.sequence;
+    let applier = CommandApplier::start(config, &dependencies).await?;
+    let cursors = CursorReader::new(&applier.views, &config.pipeline);
+    let found = cursors.read([&event.aggregate].into_iter()).await?.remove(&cursors.identity(&event.aggregate));
+    if found.is_some_and(|cursor| cursor.sequence >= sequence || !cursor.parked.is_empty()) {
+        bail!(
+            "later events of the aggregate are applied or parked already; run `headwater read-model verify NAME --all --repair`, then discard this one"
+        );
+    }
+    let applied = applier.handle().session_applier().apply(vec![event]).await;
+    applier.stop().await?;
+    let done = match applied.outcomes.first() {
+        Some(ApplyOutcome::Applied | ApplyOutcome::Duplicate) => "is applied",
+        Some(ApplyOutcome::Parked | ApplyOutcome::DeadLetter) => "is parked: see `headwater parked list`",
+        None => bail!("the event could not be applied ({:?}); try again", applied.end),
+    };
+    let update = doc! { "$currentDate": { "resubmittedAt": true } };
+    let id = rejected.get("_id").cloned();
+    open(config).await?.update_one(doc! { "_id": id }, update).await.map_err(DriverError::from)?;
+    operator_log::record(config, "rejected resubmit", &format!("message {message}")).await;
+    output::print_line(format_args!("resubmitted: the event {done}"))?;
+    Ok(())
+}
+
+/// The event as the source has it now.
+async fn read_event(
+    config: &Config,
+    dependencies: &ProducerDependencies,
+    rejected: &Document,
+) -> anyhow::Result<DeliveredEvent> {
+    let namespace = rejected.get_str("namespace").unwrap_or_default();
+    let known = config.source.namespaces().into_iter().find(|known| known.to_string() == namespace);
+    let (Some(known), Some(key)) = (known, rejected.get("key")) else {
+        bail!("its collection is not part of the source any more, or its key is unknown");
+    };
+    let events = dependencies.server.database(&known.database).collection::<RawDocumentBuf>(&known.collection);
+    let find = events.find_one(doc! { "_id": { "$eq": key.clone() } }).read_concern(ReadConcern::majority());
+    let Some(document) = find.await.map_err(DriverError::from)? else {
+        bail!("the source does not have the event any more");
+    };
+    let event = DeliveredEvent::from_source(&config.source, Some(&known.collection), &document);
+    event.map_err(|problem| anyhow::anyhow!("the event still {problem}; correct it in the source first"))
+}
+
 async fn discard(config: &Config, message: &str, confirm: &ConfirmArgs) -> anyhow::Result<()> {
     let event = find(config, message).await?;
     confirm.require(
@@ -168,6 +238,7 @@ fn to_json(event: &Document) -> Json {
         "message": message_of(event), "reason": event.get_str("reason").ok(), "detail": event.get_str("detail").ok(),
         "collection": event.get_str("namespace").ok(), "key": event.get("key").map(|key| key.clone().into_relaxed_extjson()),
         "term": event.get_i64("term").ok(), "since": time("at"), "discarded": time("discardedAt"),
+        "resubmitted": time("resubmittedAt"),
     })
 }
 

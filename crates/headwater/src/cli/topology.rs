@@ -9,8 +9,8 @@ use super::shared_args::ConfigArgs;
 use crate::config::Config;
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::delivery_limit::DeliveryLimitStore;
-use crate::output;
 use crate::topology::{self, EntitySpec, PropertyChange, TopologyPlan, plan_changes};
+use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,16 +64,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     if !fixed.is_empty() {
         bail!("nothing was changed: Service Bus cannot change these settings in place\n  {}", fixed.join("\n  "));
     }
-    let mut all = vec![];
+    let (mut all, mut changed) = (vec![], vec![]);
     for (path, wanted, found, plan) in plans {
         let result = apply_plan(&bus, path, &wanted, found, plan, dry_run).await?;
         if !json {
             output::print_line(result.to_text(dry_run))?;
         }
+        if !matches!(result.action, EntityAction::Unchanged) {
+            changed.push(result.to_text(dry_run));
+        }
         all.push(result.to_json());
     }
-    if !dry_run {
-        store_delivery_limit(&config, &bus).await;
+    if !dry_run && store_delivery_limit(&config, &bus).await && !changed.is_empty() {
+        operator_log::record(&config, "topology apply", &changed.join("; ")).await;
     }
     if json {
         output::print_json(&json!({ "dry_run": dry_run, "entities": Json::Array(all) }))?;
@@ -81,18 +84,20 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does not fail the command: a pipeline may set up its bus before its MongoDB exists.
-async fn store_delivery_limit(config: &Config, bus: &AdministrationClient) {
+/// Whether it could. Does not fail the command: a pipeline may set up its bus before its MongoDB exists.
+async fn store_delivery_limit(config: &Config, bus: &AdministrationClient) -> bool {
     let stored = async {
         let coordination = connect::coordination_database(config, SERVER_SELECTION_TIMEOUT).await?;
         DeliveryLimitStore::new(&coordination, config).save(bus).await
     };
-    if let Err(error) = stored.await {
+    let stored = stored.await;
+    if let Err(error) = &stored {
         tracing::warn!(
             error = format!("{error:#}"),
             "failed to store the max delivery count in MongoDB; pods without the Manage right assume 10: apply again when MongoDB is reachable"
         );
     }
+    stored.is_ok()
 }
 
 /// What was done to an entity, or would be done.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use pipeline::view::{AppliedReader, AppliedState, Projection};
+use pipeline::view::AppliedState;
 
 use super::shared_args::ConfigArgs;
 use super::table::render_table;
 use crate::aggregate_argument;
-use crate::applied;
+use crate::applied::{self, AppliedWait};
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
 use crate::output;
@@ -20,7 +20,8 @@ Examples:
 
 /// Wait until the events of an aggregate up to a sequence are applied in every read model.
 ///
-/// Returns as soon as the cursor of the aggregate is at or beyond the sequence. If the aggregate is parked in a read model, waiting does not help: the command fails at once.
+/// Returns as soon as the cursor of the aggregate is at or beyond the sequence. If the aggregate is parked in a read model, or a read model is
+/// paused or being built, waiting does not help: the command fails at once.
 /// Web applications ask a pod: `GET /api/applied?aggregate=…&sequence=…`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -53,8 +54,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         );
     }
     let client = connect::mongo_client(&config.read_models.uri, "read_models.uri", COMMAND_TIMEOUT).await?;
-    let models = config.read_models.models.iter().map(|model| model.name().to_owned());
-    let reader = AppliedReader::new(&client.database(&config.read_models.database), &config.pipeline, models);
+    let coordination = connect::coordination_database(&config, COMMAND_TIMEOUT).await?;
+    let reader = AppliedWait::new(&config, &coordination, &client.database(&config.read_models.database));
     let aggregates = aggregate_argument::candidates(&args.aggregate);
     let state = reader.wait(&aggregates, args.sequence, args.timeout).await?;
     report(&args, &state)
@@ -73,6 +74,12 @@ fn report(args: &Args, state: &AppliedState) -> anyhow::Result<()> {
         bail!(ExitReason::Failed.with_message(format!(
             "the aggregate is parked; `headwater parked list` and `headwater explain {name}` say why"
         )));
+    }
+    if state.is_unavailable() {
+        bail!(
+            ExitReason::Failed
+                .with_message("a read model is paused or being built; `headwater status` says which and since when")
+        );
     }
     if !state.is_applied() {
         let at = state

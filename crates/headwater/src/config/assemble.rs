@@ -29,7 +29,7 @@ pub(super) fn build_config(
     problems: &mut Vec<ConfigProblem>,
 ) -> Config {
     let source = build_source(settings);
-    let (models, declarations, declared) = read_models::compile_models(settings, problems);
+    let (models, declarations, declared) = read_models::compile_models(settings, &source, problems);
     let secret = |path| settings.text(path).map(|text| Secret(text.to_owned()));
     let source_uri = secret("source.uri").expect("required");
     let views = || format!("{}_views", source.database);

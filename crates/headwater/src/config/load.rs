@@ -369,6 +369,15 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
         {
             Ok(TypedValue::Tree(node.clone()))
         }
+        (ValueKind::NamedDocuments, NodeValue::Map(entries))
+            if entries.iter().all(|entry| matches!(entry.node.value, NodeValue::List(_))) =>
+        {
+            Ok(TypedValue::Tree(node.clone()))
+        }
+        (ValueKind::NamedDocuments, _) => Err(
+            "must be a map from event types to lists of stages, such as `{ OrderPlaced: [ { $set: { payload.currency: EUR } } ] }`"
+                .to_owned(),
+        ),
         (ValueKind::Secret { .. }, _) => unreachable!("is never shown"),
         (ValueKind::ReadModels, _) => unreachable!("read models are collected by read_wildcard"),
         (ValueKind::Documents, _) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document};
 use pipeline::event::{Namespace, sha256_hex};
 use pipeline::source::{SourceConfig, SourceKind};
-use pipeline::view::{ModelProblem, ReadModel, ReadModelDeclaration};
+use pipeline::view::{ModelProblem, ReadModel, ReadModelDeclaration, UpcastDeclaration};
 use serde_json::{Value as Json, json};
 
 use super::load::{ResolvedSettings, most_similar, unknown_key};
@@ -41,6 +41,8 @@ pub(crate) enum OnModelChange {
 pub(crate) struct ModelDeclarations {
     file: Option<String>,
     nodes: BTreeMap<String, ConfigNode>,
+    /// By event type: the stages of `source.upcast`.
+    upcasts: BTreeMap<String, ConfigNode>,
 }
 
 impl ReadModelsConfig {
@@ -117,20 +119,27 @@ impl ReadModelsConfig {
 /// The event types of a `documents` source.
 const OPERATIONS: [&str; 4] = ["insert", "update", "replace", "delete"];
 
+const UPCAST: &str = "source.upcast";
+
 const NAMES: [&str; 5] = ["key", "when", "mirror", "from", "indexes"];
 
 /// Compiles all valid read models, and reports the problems of the others.
 pub(super) fn compile_models(
     settings: &ResolvedSettings,
+    source: &SourceConfig,
     problems: &mut Vec<ConfigProblem>,
 ) -> (Vec<Arc<ReadModel>>, BTreeMap<String, ReadModelDeclaration>, ModelDeclarations) {
     let (mut models, mut declarations, mut declared) = (vec![], BTreeMap::new(), ModelDeclarations::default());
+    let upcasts = settings.tree(UPCAST).into_iter().flat_map(ConfigNode::entries);
+    declared.upcasts = upcasts.map(|(name, node)| (name.to_owned(), node.clone())).collect();
+    check_upcasts(&declared.upcasts, source, problems);
     let Some(tree) = settings.tree(READ_MODELS) else { return (models, declarations, declared) };
     for (name, node) in tree.entries() {
         declared.nodes.insert(name.to_owned(), node.clone());
         // Compile only a declaration without problems: the compiler would report their consequences again.
         let found = problems.len();
-        let declaration = read_declaration(name, node, problems);
+        let mut declaration = read_declaration(name, node, problems);
+        declaration.upcast = declared.upcast_of(node, source);
         if problems.len() > found {
             continue;
         }
@@ -143,6 +152,32 @@ pub(super) fn compile_models(
         }
     }
     (models, declarations, declared)
+}
+
+/// Reports upcasts that can never be applied, with their own lines.
+fn check_upcasts(upcasts: &BTreeMap<String, ConfigNode>, source: &SourceConfig, problems: &mut Vec<ConfigProblem>) {
+    for (name, node) in upcasts {
+        let stages = [(name.clone(), node.to_bson().unwrap_or(Bson::Null))].into_iter().collect();
+        let declaration = ReadModelDeclaration {
+            when: [(name.clone(), Bson::from("delete"))].into_iter().collect(),
+            upcast: Some(UpcastDeclaration { stages, keep: kept_paths(source) }),
+            ..ReadModelDeclaration::default()
+        };
+        let what = match (source.kind, ReadModel::compile("upcast", &declaration)) {
+            (SourceKind::Documents, _) => "needs `kind: events`: documents have no versions".to_owned(),
+            (SourceKind::Events, Err(found)) => {
+                found.iter().map(|it| it.problem.as_str()).collect::<Vec<_>>().join("; ")
+            }
+            (SourceKind::Events, Ok(_)) => continue,
+        };
+        problems.push(ConfigProblem::at(node.origin.clone(), format!("{UPCAST}.{name}"), what));
+    }
+}
+
+/// What gives an event its place.
+fn kept_paths(source: &SourceConfig) -> Vec<String> {
+    let fields = [Some("_id"), Some(&*source.aggregate_id), Some(&*source.event_type), source.sequence.as_deref()];
+    fields.into_iter().flatten().map(str::to_owned).collect()
 }
 
 fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProblem>) -> ReadModelDeclaration {
@@ -247,11 +282,22 @@ impl ModelDeclarations {
         values
     }
 
+    /// The upcasts of the event types that the model handles.
+    fn upcast_of(&self, node: &ConfigNode, source: &SourceConfig) -> Option<UpcastDeclaration> {
+        let stages: Document =
+            self.upcasts_of(node).filter_map(|(name, node)| Some((name.clone(), node.to_bson()?))).collect();
+        (!stages.is_empty()).then(|| UpcastDeclaration { stages, keep: kept_paths(source) })
+    }
+
+    fn upcasts_of<'a>(&'a self, node: &'a ConfigNode) -> impl Iterator<Item = (&'a String, &'a ConfigNode)> {
+        self.upcasts.iter().filter(move |(name, _)| clauses(node).any(|(clause, _)| clause == *name))
+    }
+
     /// An id of this set of declarations: pods with different sets show different ids.
     pub(crate) fn generation(&self) -> Option<String> {
         let text = |(name, node): (&String, &ConfigNode)| format!("{name}\0{}\0", node.to_json());
         // The nodes are sorted by name, so the order in the file does not change the id.
-        let all: String = self.nodes.iter().map(text).collect();
+        let all: String = self.nodes.iter().map(text).chain(self.upcasts.iter().map(text)).collect();
         (!self.nodes.is_empty()).then(|| sha256_hex(&[all.as_bytes()])[..8].to_owned())
     }
 
@@ -261,6 +307,11 @@ impl ModelDeclarations {
             let mut declaration = node.to_json();
             if let Json::Object(declaration) = &mut declaration {
                 declaration.remove("indexes");
+                let upcasts: serde_json::Map<_, _> =
+                    self.upcasts_of(node).map(|(name, stages)| (name.clone(), stages.to_json())).collect();
+                if !upcasts.is_empty() {
+                    declaration.insert("upcast".to_owned(), Json::Object(upcasts));
+                }
             }
             declaration.sort_all_objects();
             sha256_hex(&[declaration.to_string().as_bytes()])[..16].to_owned()
@@ -352,6 +403,7 @@ pub(crate) fn parse_declarations(text: &str) -> ModelDeclarations {
     ModelDeclarations {
         file: None,
         nodes: tree.entries().map(|(name, node)| (name.to_owned(), node.clone())).collect(),
+        upcasts: BTreeMap::new(),
     }
 }
 

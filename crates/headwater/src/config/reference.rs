@@ -176,6 +176,9 @@ fn property_schema(key: &ConfigKey) -> Json {
         ValueKind::Choice(words) => json!({ "enum": words }),
         ValueKind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         ValueKind::Documents => json!({ "type": "array", "items": { "type": "object" } }),
+        ValueKind::NamedDocuments => json!({
+            "type": "object", "additionalProperties": { "type": "array", "items": { "type": "object" } },
+        }),
         ValueKind::ReadModels => read_models::json_schema(),
     };
     property["description"] = key.about.into();

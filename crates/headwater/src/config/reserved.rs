@@ -2,13 +2,14 @@
 
 use pipeline::audit::COLLECTION as AUDITS;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
+use pipeline::erasure::ERASURE_KEYS;
 use pipeline::generation::GENERATIONS;
 use pipeline::{publish::rejected, stored::claim_check};
 
 use crate::generations::EARLIER_RECORDS;
-use crate::{delivery_limit, operator_log, pods, step_down_requests};
+use crate::{delivery_limit, operator_log, pauses, pods, step_down_requests};
 
-pub(crate) const COORDINATION_COLLECTIONS: [&str; 13] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 15] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
@@ -22,4 +23,6 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 13] = [
     GENERATIONS,
     AUDITS,
     operator_log::COLLECTION,
+    pauses::COLLECTION,
+    ERASURE_KEYS,
 ];

@@ -72,6 +72,8 @@ pub(crate) enum ValueKind {
     Texts,
     /// A list of MongoDB documents.
     Documents,
+    /// A map from names to lists of MongoDB documents.
+    NamedDocuments,
     /// Read models by name: all keys of the section that are not listed here.
     ReadModels,
 }
@@ -224,6 +226,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         kind: ValueKind::Choice(&["lookup", "post_image"]),
         default: KeyDefault::Value("lookup"),
         about: "For `documents`: `lookup` reads the current document when a change is read; `post_image` uses the post-images of the collection (exact, and faster).",
+    },
+    ConfigKey {
+        path: "source.upcast",
+        kind: ValueKind::NamedDocuments,
+        default: KeyDefault::Value("{}"),
+        about: "For `events`: by event type, stages (`$set`, `$unset`, `$project`, `$replaceWith`) that bring an old event into its present form before read models see it. They cannot change its id, aggregate, sequence or type. A change rebuilds the read models that handle the type.",
     },
     ConfigKey {
         path: "coordination.uri",

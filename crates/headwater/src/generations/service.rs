@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mongodb::Database;
 use mongodb::bson::doc;
+use pipeline::erasure::ErasureStore;
 use pipeline::generation::{
     self, BuildDependencies, BuildOptions, BuildProgressReport, BuildTotals, Builder, Error, Generation,
     GenerationStage, GenerationStore, IncompleteReason, RequestKind,
@@ -33,6 +34,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct GenerationService {
     pub(crate) store: GenerationStore,
+    /// Loaded with every generation.
+    pub(crate) erasures: ErasureStore,
     pub(crate) proposal: ModelProposal,
     pub(crate) build: BuildDependencies,
     pub(crate) applier: view::Handle,
@@ -73,7 +76,10 @@ impl GenerationService {
     pub(crate) async fn load_until_ok(&self) {
         loop {
             let loaded = load_or_create(&self.store, &self.build.coordination, self.views(), &self.proposal).await;
-            let applied = loaded.and_then(|generation| self.apply(&generation));
+            let applied = match loaded {
+                Ok(generation) => self.load_erased().await.and_then(|()| self.apply(&generation)),
+                Err(error) => Err(error),
+            };
             match applied {
                 Ok(()) => return,
                 Err(error) => tracing::warn!(%error, "failed to load the generation of the read models; trying again"),
@@ -114,6 +120,13 @@ impl GenerationService {
         &self.build.views
     }
 
+    /// After the generation is read, and before it is applied: an erasure stores its tombstone first, and raises the generation then.
+    async fn load_erased(&self) -> Result<(), Error> {
+        let failed = |source| Error::Store { action: "read the tombstones of erased aggregates", source };
+        self.applier.set_erased(self.erasures.load().await.map_err(failed)?);
+        Ok(())
+    }
+
     fn apply(&self, generation: &Generation) -> Result<(), Error> {
         self.applier.set_models(self.proposal.with_own_indexes(generation.clone()).model_set()?);
         Ok(())
@@ -123,6 +136,9 @@ impl GenerationService {
         let Some(generation) = self.store.load().await? else {
             return Err(Error::Unreadable("_id"));
         };
+        if self.applier.generation() < generation.number {
+            self.load_erased().await?;
+        }
         self.apply(&generation)?;
         self.show(&generation, state);
         let is_leader = self.lease.is_leader();

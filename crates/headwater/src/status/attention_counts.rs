@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use admin::status::{ParkedCount, RejectedCount};
+use admin::status::{ParkedCount, RejectedCount, StorageStatus};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
+use pipeline::erasure::ERASED;
 use pipeline::publish::rejected;
-use pipeline::view::PARKED_EVENTS;
+use pipeline::stored::claim_check;
+use pipeline::view::{CURSORS, PARKED_EVENTS, ParkReason};
 use tokio::time::timeout;
 
 use super::{READ_TIMEOUT, StatusCollector};
 use crate::coordination_store::of_pipeline;
+use crate::operator_log;
 use crate::pods::{read_u64, to_seconds};
 
 /// A count that takes the server longer is unknown.
@@ -19,30 +22,59 @@ const MAX_SERVER_TIME: Duration = Duration::from_secs(2);
 /// `None` means unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AttentionCounts {
+    /// Without those that only a pause has parked.
     pub(super) parked: Option<Vec<ParkedCount>>,
+    /// Those that only a pause has parked.
+    pub(super) paused: Option<Vec<ParkedCount>>,
     pub(super) rejected: Option<Vec<RejectedCount>>,
+    pub(super) storage: Vec<StorageStatus>,
 }
 
 impl StatusCollector {
     pub(super) async fn count_attention(&self) -> AttentionCounts {
-        let (parked, rejected) = tokio::join!(
-            aggregate(&self.views, PARKED_EVENTS, self.parked_stages()),
+        let (parked, rejected, storage) = tokio::join!(
+            aggregate(&self.views, CURSORS, self.parked_stages()),
             aggregate(&self.coordination, rejected::COLLECTION, self.rejected_stages()),
+            self.read_storage(),
         );
         AttentionCounts {
-            parked: parked.map(|list| list.iter().filter_map(read_parked).collect()),
+            parked: parked.as_ref().map(|list| read_counts(list, false)),
+            paused: parked.as_ref().map(|list| read_counts(list, true)),
             rejected: rejected.map(|list| list.iter().filter_map(read_rejected).collect()),
+            storage,
         }
     }
 
+    /// The sizes of what pods store besides read models, without collections that do not exist or cannot be read.
+    async fn read_storage(&self) -> Vec<StorageStatus> {
+        let of_views = [CURSORS, PARKED_EVENTS, ERASED].map(|name| (&self.views, name));
+        let of_coordination = [rejected::COLLECTION, claim_check::COLLECTION, operator_log::COLLECTION];
+        let of_coordination = of_coordination.map(|name| (&self.coordination, name));
+        let read = |(database, name): (_, &'static str)| async move {
+            let stages = vec![doc! { "$collStats": { "count": {}, "storageStats": {} } }];
+            let found = aggregate(database, name, stages).await?;
+            let sum = |read: &dyn Fn(&Document) -> Option<u64>| found.iter().filter_map(read).sum::<u64>();
+            Some(StorageStatus {
+                collection: name.to_owned(),
+                documents: sum(&|it| read_u64(it.get("count"))),
+                bytes: sum(&|it| read_u64(it.get_document("storageStats").ok()?.get("size"))),
+            })
+        };
+        let all = of_views.into_iter().chain(of_coordination).map(read);
+        futures_util::future::join_all(all).await.into_iter().flatten().collect()
+    }
+
     fn parked_stages(&self) -> Vec<Document> {
-        let parked_aggregate =
-            doc! { "model": "$_id.model", "aggregate": "$_id.aggregate", "collection": "$_id.collection" };
+        let is_paused = doc! { "$eq": ["$entry.v.reason", ParkReason::Paused.as_str()] };
         vec![
-            doc! { "$match": { "$and": [of_pipeline(&self.pipeline), { "state": "waiting" }] } },
-            doc! { "$group": { "_id": parked_aggregate, "events": { "$sum": 1_i64 }, "oldest": { "$min": "$parkedAt" } } },
+            // With the partial index: it has the parked cursors only.
+            doc! { "$match": { "_id.pipeline": &self.pipeline, "parked": { "$exists": true } } },
+            doc! { "$project": { "_id": 0, "entry": { "$objectToArray": "$parked" } } },
+            doc! { "$unwind": "$entry" },
             doc! { "$group": {
-                "_id": "$_id.model", "aggregates": { "$sum": 1_i64 }, "events": { "$sum": "$events" }, "oldest": { "$min": "$oldest" },
+                "_id": { "model": "$entry.k", "paused": is_paused }, "aggregates": { "$sum": 1_i64 },
+                "events": { "$sum": { "$subtract": ["$entry.v.next", "$entry.v.head"] } },
+                "oldest": { "$min": "$entry.v.since" },
             } },
             doc! { "$set": { "oldest": { "$subtract": ["$$NOW", "$oldest"] } } },
             doc! { "$sort": { "_id": 1 } },
@@ -52,7 +84,7 @@ impl StatusCollector {
     /// Documents without a reason are further chunks of a large event.
     fn rejected_stages(&self) -> Vec<Document> {
         vec![
-            doc! { "$match": { "$and": [of_pipeline(&self.pipeline), { "reason": { "$exists": true }, "discardedAt": { "$exists": false } }] } },
+            doc! { "$match": { "$and": [of_pipeline(&self.pipeline), { "reason": { "$exists": true }, "discardedAt": { "$exists": false }, "resubmittedAt": { "$exists": false } }] } },
             doc! { "$group": { "_id": "$reason", "events": { "$sum": 1_i64 } } },
             doc! { "$sort": { "_id": 1 } },
         ]
@@ -72,9 +104,16 @@ async fn aggregate(database: &Database, collection: &str, stages: Vec<Document>)
     timeout(READ_TIMEOUT, reading).await.ok()?.ok()
 }
 
+fn read_counts(counts: &[Document], paused: bool) -> Vec<ParkedCount> {
+    let is_wanted = |count: &&Document| {
+        count.get_document("_id").and_then(|id| id.get_bool("paused")).is_ok_and(|is_paused| is_paused == paused)
+    };
+    counts.iter().filter(is_wanted).filter_map(read_parked).collect()
+}
+
 fn read_parked(count: &Document) -> Option<ParkedCount> {
     Some(ParkedCount {
-        read_model: count.get_str("_id").ok()?.to_owned(),
+        read_model: count.get_document("_id").ok()?.get_str("model").ok()?.to_owned(),
         aggregates: read_u64(count.get("aggregates"))?,
         events: read_u64(count.get("events"))?,
         oldest_seconds: count.get_i64("oldest").ok().map(to_seconds),

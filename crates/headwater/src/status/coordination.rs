@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::{READ_TIMEOUT, StatusCollector, THE_LEASE};
 use crate::coordination_store::of_pipeline;
+use crate::pauses::Pauses;
 use crate::pods::{AnnouncedPod, PODS, TERMS, read_u64, to_seconds};
 
 const MAX_TERMS_READ: i64 = 20;
@@ -38,6 +39,7 @@ pub(super) struct CoordinationSnapshot {
     /// By read model.
     pub(super) incomplete: BTreeMap<String, IncompleteReadModel>,
     pub(super) generation: Option<GenerationStatus>,
+    pub(super) pauses: Option<Pauses>,
     pub(super) unavailable: Vec<String>,
 }
 
@@ -47,7 +49,7 @@ impl StatusCollector {
         let pipeline_only = doc! { "$match": of_pipeline(&self.pipeline) };
         let newest_terms =
             vec![pipeline_only.clone(), doc! { "$sort": { "_id": -1 } }, doc! { "$limit": MAX_TERMS_READ }];
-        let (lease, checkpoint, pods, terms, newest, subscription, audit, generation) = tokio::join!(
+        let (lease, checkpoint, pods, terms, newest, subscription, audit, generation, pauses) = tokio::join!(
             read_in_time(self.read(LEASES, vec![by_name.clone()])),
             read_in_time(self.read(CHECKPOINTS, vec![by_name])),
             read_in_time(self.read(PODS, vec![pipeline_only, doc! { "$sort": { "_id": 1 } }])),
@@ -56,6 +58,7 @@ impl StatusCollector {
             self.subscription.read_counts(),
             self.audit.read(),
             self.read_generation(),
+            timeout(READ_TIMEOUT, self.pauses.load()),
         );
         let mut unavailable = Vec::new();
         let mut or_unavailable = |part: &str, documents: Option<Vec<Document>>| {
@@ -82,6 +85,10 @@ impl StatusCollector {
             unavailable.push("the generation of the read models".to_owned());
             (BTreeMap::new(), None)
         });
+        let pauses = pauses.ok().and_then(Result::ok);
+        if pauses.is_none() {
+            unavailable.push("the pauses".to_owned());
+        }
         let newest = newest.flatten();
         CoordinationSnapshot {
             leader,
@@ -93,6 +100,7 @@ impl StatusCollector {
             audit,
             incomplete,
             generation,
+            pauses,
             unavailable,
         }
     }
@@ -151,7 +159,7 @@ fn server_time(document: &Document) -> i64 {
     document.get_datetime(NOW).map_or(0, |now| now.timestamp_millis())
 }
 
-fn to_wall_time(time: DateTime) -> WallTime {
+pub(super) fn to_wall_time(time: DateTime) -> WallTime {
     WallTime::from_millis(time.timestamp_millis())
 }
 

@@ -84,6 +84,7 @@ fn collector(database: &Database, source: Client) -> StatusCollector {
         read_models: vec!["orders".into()],
         subscription: SubscriptionMonitor::new(bus, "events", "read-models"),
         generations: pipeline::generation::GenerationStore::new(database, PIPELINE),
+        pauses: crate::pauses::PauseStore::new(database, PIPELINE),
         audit: AuditMonitor { store: AuditStore::new(database, PIPELINE), period: None, unauditable: None },
     }
 }
@@ -208,18 +209,18 @@ async fn a_released_or_expired_lease_has_no_leader() {
 async fn parked_and_rejected_are_counted_per_pipeline() {
     let fixture = StatusFixture::start().await;
     let now = DateTime::from_millis(1_000);
-    let event = |pipeline: &str, aggregate: &str, n: i64, state: &str| {
-        let id = doc! { "pipeline": pipeline, "aggregate": aggregate, "model": "orders", "n": n };
-        doc! { "_id": id, "format": 1_i64, "state": state, "parkedAt": now }
+    let cursor = |pipeline: &str, aggregate: &str, reason: &str, next: i64| {
+        let entry = doc! { "reason": reason, "since": now, "head": 1_i64, "next": next };
+        doc! { "_id": { "pipeline": pipeline, "aggregate": aggregate }, "parked": { "orders": entry } }
     };
-    let events = vec![
-        event(PIPELINE, "a", 0, "waiting"),
-        event(PIPELINE, "a", 1, "waiting"),
-        event(PIPELINE, "b", 0, "waiting"),
-        event(PIPELINE, "c", 0, "discarded"),
-        event("shop2", "a", 0, "waiting"),
+    let cursors = vec![
+        cursor(PIPELINE, "a", "poison", 3),
+        cursor(PIPELINE, "b", "unhealable", 2),
+        cursor(PIPELINE, "c", "paused", 8),
+        doc! { "_id": { "pipeline": PIPELINE, "aggregate": "d" } },
+        cursor("shop2", "a", "poison", 2),
     ];
-    fixture.insert("parked_events", events).await;
+    fixture.insert("_headwater_cursors", cursors).await;
     let rejected = vec![
         doc! { "_id": { "pipeline": PIPELINE, "message": "1" }, "reason": "too_large" },
         doc! { "_id": { "pipeline": PIPELINE, "message": "1", "chunk": 1_i64 } },
@@ -280,7 +281,7 @@ async fn without_mongodb_everything_is_unknown() {
     let options = ClientOptions::parse(format!("mongodb://{free}/?serverSelectionTimeoutMS=200")).await.unwrap();
     let client = Client::with_options(options).unwrap();
     let status = collector(&client.database("nowhere"), client.clone()).collect(&mut None).await;
-    assert_eq!(status.collected.unavailable.len(), 6, "{:?}", status.collected.unavailable);
+    assert_eq!(status.collected.unavailable.len(), 7, "{:?}", status.collected.unavailable);
     assert_eq!((status.leader, status.parked, status.lag.seconds), (None, None, None));
     assert_eq!(status.oplog.headroom_seconds, None);
     let found: Vec<_> = status.problems.iter().map(|problem| (problem.code.as_str(), problem.severity)).collect();

@@ -64,7 +64,7 @@ async fn explain_and_wait_say_where_an_event_is() {
 }
 
 #[tokio::test]
-async fn rejected_events_are_listed_shown_and_discarded() {
+async fn rejected_events_are_listed_discarded_and_resubmitted() {
     let fixture = CliFixture::new("rejected_commands", MODELS).await;
     fixture.run(&["topology", "apply"]).await.success();
     let pod = fixture.start_pod("pod-1");
@@ -89,6 +89,27 @@ async fn rejected_events_are_listed_shown_and_discarded() {
     );
     let history = fixture.run(&["history"]).await.success();
     assert!(history.contains("rejected discard"), "{history}");
+
+    // Corrected in the source, it is applied in its place.
+    let wrong =
+        doc! { "_id": "e-2", "aggregateId": "order-2", "version": "one", "type": "Added", "payload": { "amount": 7 } };
+    fixture.source.collection("events").insert_one(wrong).await.unwrap();
+    let listed = wait_for("the second event to be rejected", SOON, async || {
+        let list = fixture.run(&["rejected", "list", "--json"]).await.json();
+        if list[0]["reason"] == "no_sequence" { Ok(list) } else { Err(list) }
+    })
+    .await;
+    let message = listed[0]["message"].as_str().unwrap().to_owned();
+    let still = fixture.run(&["rejected", "resubmit", &message]).await.failure();
+    assert!(still.contains("correct it in the source first"), "{still}");
+    let corrected = doc! { "$set": { "version": 1_i64 } };
+    fixture.source.collection::<Document>("events").update_one(doc! { "_id": "e-2" }, corrected).await.unwrap();
+    let resubmitted = fixture.run(&["rejected", "resubmit", &message]).await.success();
+    assert!(resubmitted.contains("the event is applied"), "{resubmitted}");
+    fixture.run(&["wait", "order-2", "--sequence", "1"]).await.success();
+    let again = fixture.run(&["rejected", "resubmit", &message]).await.failure();
+    assert!(again.contains("applied or parked already"), "{again}");
+    assert_eq!(fixture.run(&["rejected", "list"]).await.success(), "no rejected events in `shop`\n");
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }

@@ -20,6 +20,7 @@ use crate::capture::{self, SourceFilter};
 use crate::checkpoint::MongoCheckpointStore;
 use crate::error_chain::error_chain;
 use crate::event::ResumeToken;
+use crate::pause::PauseSwitch;
 use crate::publish::SessionMapping;
 use crate::retry::exponential_delay;
 use crate::source::SourceConfig;
@@ -123,11 +124,15 @@ impl Auditor {
     }
 
     /// Runs rounds until `stop`, whenever no other pod does. Retries after errors.
-    pub async fn run(self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            // cancel-safe: the progress is stored, and an interrupted feed is resolved by the applier.
-            never = self.audit_forever() => match never {},
+    /// While `pause` is paused, it rests: it would apply events.
+    pub async fn run(self, pause: PauseSwitch, stop: CancellationToken) {
+        while stop.run_until_cancelled(pause.wait_until_resumed()).await.is_some() && !stop.is_cancelled() {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = pause.wait_until_paused() => {}
+                // cancel-safe: the progress is stored, and an interrupted feed is resolved by the applier.
+                never = self.audit_forever() => match never {},
+            }
         }
         // Another pod may claim it at once. Without a claim there is nothing to release.
         let _ = timeout(RELEASE_TIMEOUT, self.store.release(&self.id)).await;

@@ -88,6 +88,10 @@ impl SliceAuditor {
         for heads in slice.heads.chunks(CURSORS_PER_QUERY) {
             let cursors = self.read_cursors(heads.iter().map(|head| &head.aggregate)).await?;
             for head in heads {
+                if self.feed.is_erased(&head.aggregate) {
+                    current += 1;
+                    continue;
+                }
                 match compare(head, self.cursor_of(&cursors, &head.aggregate), self.start) {
                     AggregateState::Current => current += 1,
                     AggregateState::Behind { cursor } => behind.push(Suspect { head: head.clone(), cursor }),

@@ -28,6 +28,7 @@ use super::slots::{SessionSlot, SessionSlots};
 use crate::error_chain::error_chain;
 use crate::error_policy;
 use crate::failpoints::LoopStall;
+use crate::pause::PauseSwitch;
 use crate::signing::MessageKeys;
 use crate::stored::ClaimCheckStore;
 use crate::view;
@@ -47,6 +48,7 @@ pub struct SessionDependencies {
 /// Accepts and holds sessions while it runs.
 pub struct SessionAcceptor {
     context: Arc<SessionContext>,
+    pause: PauseSwitch,
 }
 
 pub(super) struct SessionContext {
@@ -95,7 +97,12 @@ impl SessionAcceptor {
             marked_attempt: Arc::default(),
             config,
         };
-        Self { context: Arc::new(context) }
+        Self { context: Arc::new(context), pause: PauseSwitch::default() }
+    }
+
+    /// While it is paused, no session is held.
+    pub fn pause_switch(&self) -> PauseSwitch {
+        self.pause.clone()
     }
 
     pub fn monitor(&self) -> SessionMonitor {
@@ -104,6 +111,13 @@ impl SessionAcceptor {
 
     /// Returns after `stop`, once every session has settled its applied messages and is closed, or after `drain_within`.
     pub async fn run(self, stop: CancellationToken) {
+        while stop.run_until_cancelled(self.pause.wait_until_resumed()).await.is_some() && !stop.is_cancelled() {
+            self.run_until_paused(&stop).await;
+        }
+    }
+
+    async fn run_until_paused(&self, pod_stop: &CancellationToken) {
+        let stop = pod_stop.child_token();
         let Config { connections, max_concurrent_sessions, drain_within, .. } = self.context.config;
         let clients: Vec<Client> =
             (0..connections.get()).map(|_| self.context.bus.with_own_connection(INITIAL_CREDIT)).collect();
@@ -122,6 +136,7 @@ impl SessionAcceptor {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
+                () = self.pause.wait_until_paused() => break,
                 // cancel-safe: join_next.
                 Some(Err(error)) = accept_tasks.join_next() => {
                     error!(error = %error, "accept task panicked; starting a replacement");
@@ -134,8 +149,13 @@ impl SessionAcceptor {
                 }
             }
         }
-        // Events not yet in a transaction go back: another pod has time for them, this one has not.
-        self.context.applier.drop_pending();
+        if pod_stop.is_cancelled() {
+            // Events not yet in a transaction go back: another pod has time for them, this one has not.
+            self.context.applier.drop_pending();
+        } else {
+            info!("consumer paused by an operator; no session is held");
+            stop.cancel();
+        }
         drain(&mut accept_tasks, &sessions, drain_within).await;
         for client in clients {
             let _ = client.close().await;

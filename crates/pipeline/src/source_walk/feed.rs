@@ -45,6 +45,11 @@ impl Feed {
         Self { applier, pages: EventPages::new(history, filter) }
     }
 
+    /// Whether the events of this aggregate are ignored.
+    pub fn is_erased(&self, aggregate: &AggregateId) -> bool {
+        self.applier.is_erased(aggregate)
+    }
+
     pub fn is_filtered(&self) -> bool {
         self.pages.is_filtered()
     }

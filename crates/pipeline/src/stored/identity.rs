@@ -21,6 +21,10 @@ impl Identity {
         Self(bytes.into())
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     fn of_number(text: &str) -> Self {
         let mut bytes = Vec::with_capacity(24);
         write_number(text, &mut bytes);

@@ -3,7 +3,7 @@
 //! The cursor is written in the transaction that writes the read models, so a cursor at or beyond a sequence proves that its event is in all of them, except
 //! where the aggregate is parked. Polls: any pod may apply the event. Writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mongodb::bson::{Document, RawDocumentBuf, Timestamp, doc};
@@ -31,6 +31,16 @@ pub struct AppliedReader {
     /// Not part of the identity of an aggregate of events.
     namespace: Namespace,
     models: Vec<String>,
+    unavailable: UnavailableModels,
+}
+
+/// Read models for which waiting does not help.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnavailableModels {
+    /// Nothing is applied to them until they are resumed.
+    pub paused: BTreeSet<String>,
+    /// No version of them serves readers yet.
+    pub building: BTreeSet<String>,
 }
 
 /// Where an event is in one read model.
@@ -39,6 +49,10 @@ pub enum ModelProgress {
     Applied,
     /// Not applied: it waits behind an event that cannot be applied, or is that event.
     Parked(ParkReason),
+    /// Not applied: an operator has paused the read model, or a service before it.
+    Paused,
+    /// The read model is being built, and serves no readers yet.
+    Building,
     /// Not applied yet.
     Pending,
 }
@@ -63,6 +77,16 @@ impl AppliedState {
     pub fn is_parked(&self) -> bool {
         self.models.values().any(|progress| matches!(progress, ModelProgress::Parked(_)))
     }
+
+    /// Waiting longer changes nothing.
+    fn is_final(&self) -> bool {
+        self.is_applied() || self.is_parked() || self.is_unavailable()
+    }
+
+    /// At least one read model is paused or being built: waiting does not help now.
+    pub fn is_unavailable(&self) -> bool {
+        self.models.values().any(|progress| matches!(progress, ModelProgress::Paused | ModelProgress::Building))
+    }
 }
 
 impl AppliedReader {
@@ -70,7 +94,19 @@ impl AppliedReader {
     pub fn new(database: &Database, pipeline: impl Into<String>, models: impl IntoIterator<Item = String>) -> Self {
         let naming = CursorIdScheme { pipeline: pipeline.into(), by_collection: false };
         let cursors = database.collection(CURSORS);
-        Self { cursors, naming, namespace: Namespace::new("", ""), models: models.into_iter().collect() }
+        Self {
+            cursors,
+            naming,
+            namespace: Namespace::new("", ""),
+            models: models.into_iter().collect(),
+            unavailable: UnavailableModels::default(),
+        }
+    }
+
+    /// Does not wait for these.
+    #[must_use]
+    pub fn with_unavailable(self, unavailable: UnavailableModels) -> Self {
+        Self { unavailable, ..self }
     }
 
     /// Waits until the event is applied in every read model, or parked in one, but no longer than `within`: then the answer has pending read models.
@@ -88,7 +124,7 @@ impl AppliedReader {
                 Err(_) => return Err(Error::Timeout { action: "read cursor", within }),
                 Ok(Err(error)) if error.class() != crate::error_policy::ErrorClass::Transient => return Err(error),
                 Ok(Err(error)) if Instant::now() >= deadline => return Err(error),
-                Ok(Ok(state)) if state.is_applied() || state.is_parked() || Instant::now() >= deadline => {
+                Ok(Ok(state)) if state.is_final() || Instant::now() >= deadline => {
                     return Ok(state);
                 }
                 Ok(Ok(_) | Err(_)) => {}
@@ -125,9 +161,21 @@ impl AppliedReader {
         let at = cursor.and_then(|cursor| cursor.sequence);
         let progress = |model: &String| {
             let parked = cursor.and_then(|cursor| cursor.parked_in(model));
-            (model.clone(), progress_of(parked, at, sequence))
+            let progress = progress_of(parked, at, sequence);
+            (model.clone(), self.unavailable.restrict(model, progress))
         };
         AppliedState { sequence: at, models: self.models.iter().map(progress).collect(), operation_time }
+    }
+}
+
+impl UnavailableModels {
+    fn restrict(&self, model: &str, progress: ModelProgress) -> ModelProgress {
+        match progress {
+            _ if self.building.contains(model) => ModelProgress::Building,
+            ModelProgress::Parked(ParkReason::Paused) => ModelProgress::Paused,
+            ModelProgress::Pending if self.paused.contains(model) => ModelProgress::Paused,
+            progress => progress,
+        }
     }
 }
 
@@ -165,5 +213,16 @@ mod tests {
         assert_eq!(progress_of(None, Some(6), 6), ModelProgress::Applied);
         assert_eq!(progress_of(None, Some(6), 7), ModelProgress::Pending);
         assert_eq!(progress_of(None, None, 1), ModelProgress::Pending);
+    }
+
+    #[test]
+    fn what_was_applied_before_a_pause_stays_applied() {
+        let paused = BTreeSet::from(["orders".to_owned()]);
+        let unavailable = UnavailableModels { building: BTreeSet::from(["new".to_owned()]), paused };
+        assert_eq!(unavailable.restrict("orders", ModelProgress::Applied), ModelProgress::Applied);
+        assert_eq!(unavailable.restrict("orders", ModelProgress::Pending), ModelProgress::Paused);
+        assert_eq!(unavailable.restrict("others", ModelProgress::Pending), ModelProgress::Pending);
+        // A cursor says nothing about a read model that no transaction has applied.
+        assert_eq!(unavailable.restrict("new", ModelProgress::Applied), ModelProgress::Building);
     }
 }

@@ -4,6 +4,7 @@
 //! session gets its results once all events of its batch are resolved. How groups are formed, retried and split is in
 //! [`contention`](super::contention).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -27,6 +28,8 @@ use super::plan::ApplyRules;
 use super::projection::Projection;
 use super::source_event_reader::SourceEventReader;
 use super::transaction::TransactionStore;
+use crate::erasure::ErasedAggregates;
+use crate::event::{AggregateId, Namespace};
 
 /// Applies the batches that its [`SessionApplier`]s submit, while it runs.
 pub struct Applier {
@@ -76,6 +79,8 @@ impl Applier {
             naming: CursorIdScheme { pipeline, by_collection },
             mode,
             models: CurrentModels::new(models),
+            paused: Default::default(),
+            erased: Default::default(),
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
             discarded: DiscardedEvents::default(),
             park_at_delivery: config.park_at_delivery.get().into(),
@@ -152,6 +157,24 @@ impl Handle {
     /// The next transactions apply this set, unless it is older than the present one.
     pub fn set_models(&self, models: ModelSet) {
         self.context.runner.rules().models.replace(models);
+    }
+
+    /// The next transactions queue the events of these read models, by name, instead of applying them.
+    pub fn set_paused_models(&self, names: BTreeSet<String>) {
+        self.context.runner.rules().paused.set(names);
+    }
+
+    /// The next transactions ignore the events of these aggregates. Set it before [`set_models`](Self::set_models): a generation comes with its tombstones.
+    pub fn set_erased(&self, erased: ErasedAggregates) {
+        self.context.runner.rules().erased.set(erased);
+    }
+
+    /// Whether the events of this aggregate are ignored.
+    pub(crate) fn is_erased(&self, aggregate: &AggregateId) -> bool {
+        let rules = self.context.runner.rules();
+        let erased = rules.erased.get();
+        // Without a scope: only aggregates of events are asked for.
+        !erased.is_empty() && erased.contains(&rules.naming.identity(&Namespace::new("", ""), aggregate))
     }
 
     /// The read models that transactions apply now.

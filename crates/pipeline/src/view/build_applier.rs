@@ -50,6 +50,10 @@ impl BuildApplier {
             naming: CursorIdScheme { pipeline, by_collection },
             mode,
             models: CurrentModels::new(models),
+            // Nobody reads what is being built.
+            paused: Default::default(),
+            // Only cursors are built, and an erased aggregate has none.
+            erased: Default::default(),
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
             discarded,
             park_at_delivery: u32::MAX.into(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mongodb::ClientSession;
-use mongodb::bson::{RawDocumentBuf, doc};
+use mongodb::bson::{RawDocument, RawDocumentBuf, doc};
 use tokio::time::{Instant, timeout_at};
 
 use super::commands::{self, WriteCommand};
@@ -20,6 +20,7 @@ use super::projection::{Projection, ProjectionEvent, project};
 use super::read_model::ReadModel;
 use super::statement::WriteStatement;
 use super::transaction::{TransactionFailure, TransactionStore, first_write_error};
+use super::upcast::UpcastedEvents;
 use crate::error_policy::{self, ErrorClass};
 use crate::event::AggregateId;
 pub use scratch::FoldScratch;
@@ -101,6 +102,11 @@ impl<'a> Fold<'a> {
         let EventBody::Document(document) = &event.body else {
             return Err(FoldError::Refused(refused("the event has no body".to_owned())));
         };
+        let upcasted = UpcastedEvents::evaluate_one(&self.scratch.store.database, self.model, event).await;
+        let upcasted = upcasted.map_err(|source| self.scratch.store.store_error(ACTION, source))?;
+        let upcasted = upcasted.get(0, self.model, event).cloned().transpose();
+        let upcasted = upcasted.map_err(|detail| FoldError::Refused(refused(detail)))?;
+        let document: &RawDocument = upcasted.as_deref().map_or(document, |upcasted| upcasted);
         let projected = project(self.model, &ProjectionEvent::new(event, document));
         let projected = projected.map_err(|detail| FoldError::Refused(refused(detail)))?;
         let target = self.committed.as_ref().unwrap_or(&self.scratch.collection);

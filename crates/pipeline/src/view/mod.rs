@@ -43,6 +43,7 @@ mod model_set;
 mod model_validation;
 mod observer;
 mod parked;
+mod paused_models;
 mod plan;
 mod prepare;
 mod projection;
@@ -56,6 +57,7 @@ mod statement;
 mod template;
 mod transaction;
 mod typed_index;
+mod upcast;
 mod update_operators;
 mod value_position;
 
@@ -63,7 +65,7 @@ use crate::stored::identity;
 
 pub use crate::stored::Identity;
 pub use crate::stored::cursors::{CURSORS, DELETED_FIELD, application_name};
-pub use applied::{AppliedReader, AppliedState, ModelProgress};
+pub use applied::{AppliedReader, AppliedState, ModelProgress, UnavailableModels};
 pub use applier::{Applier, ApplierSetup, Handle};
 pub use applier_config::{Config, OnPoison};
 pub use build_applier::{BuildApplier, BuildApplierSetup, BuiltEvents};
@@ -92,6 +94,7 @@ pub use snapshot_reader::{AggregateSnapshot, ModelCopy, SnapshotReader};
 pub use source_documents::SourceDocuments;
 pub use source_event::InvalidSourceEvent;
 pub use source_event_reader::SourceEventReader;
+pub use upcast::{Upcast, UpcastDeclaration};
 
 /// The collection of parked events, in the read-model database.
 pub const PARKED_EVENTS: &str = "parked_events";

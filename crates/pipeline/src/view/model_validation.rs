@@ -27,6 +27,14 @@ pub async fn validate(database: &Database, model: &ReadModel) -> Result<Vec<Mode
             EventClause::Delete => {}
         }
     }
+    let mut upcasts: Vec<_> = model.upcasts.iter().collect();
+    upcasts.sort_by_key(|(event, _)| *event);
+    for (event, upcast) in upcasts {
+        // Its stages are those of an update pipeline.
+        for problem in check.check_pipeline(event, &upcast.raw_stages()).await? {
+            problems.push(ModelProblem { path: vec!["upcast".to_owned(), event.clone()], ..problem });
+        }
+    }
     Ok(problems)
 }
 

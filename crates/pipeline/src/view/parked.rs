@@ -33,10 +33,12 @@ pub enum ParkReason {
     DeliveryCount,
     /// Service Bus dead-lettered the event.
     DeadLettered,
+    /// An operator has paused the read model. Its events are applied when it is resumed.
+    Paused,
 }
 
 impl ParkReason {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Poison,
         Self::VersionRegressed,
         Self::Unhealable,
@@ -44,6 +46,7 @@ impl ParkReason {
         Self::NoBody,
         Self::DeliveryCount,
         Self::DeadLettered,
+        Self::Paused,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -55,6 +58,7 @@ impl ParkReason {
             Self::NoBody => "no_body",
             Self::DeliveryCount => "delivery_count",
             Self::DeadLettered => "dead_lettered",
+            Self::Paused => "paused",
         }
     }
 
@@ -66,7 +70,9 @@ impl ParkReason {
     pub(super) const fn affects_all_models(self) -> bool {
         match self {
             Self::VersionRegressed | Self::Unhealable => true,
-            Self::Poison | Self::Marker | Self::NoBody | Self::DeliveryCount | Self::DeadLettered => false,
+            Self::Poison | Self::Marker | Self::NoBody | Self::DeliveryCount | Self::DeadLettered | Self::Paused => {
+                false
+            }
         }
     }
 }

@@ -3,12 +3,12 @@
 //! Compares each event, in order, with the cursor of its aggregate as the previous events left it. An event that cannot be decided here
 //! (a gap, a question to the source) blocks the later events of its own aggregate only.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use mongodb::bson::{DateTime, RawDocumentBuf};
+use mongodb::bson::{DateTime, RawDocument, RawDocumentBuf};
 
 use super::cursor::{
     BuildProgress, Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion,
@@ -21,10 +21,13 @@ use super::identity::Identity;
 use super::memory_fold::{FoldKey, MemoryFolding, MemoryFolds};
 use super::model_set::{AppliedModel, CurrentModels, ModelSet, ModelSetMode};
 use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
+use super::paused_models::PausedModels;
 use super::projection::{self, ProjectionEvent};
 use super::read_model::ReadModel;
 use super::statement::WriteStatement;
 use super::typed_index::{EventIndex, ModelIndex};
+use super::upcast::UpcastedEvents;
+use crate::erasure::{CurrentErased, ErasedAggregates};
 use crate::event::Operation;
 use crate::failpoints::Failpoint;
 use crate::trace::wall_clock;
@@ -47,7 +50,7 @@ pub(super) struct PendingEvent {
 pub enum ApplyOutcome {
     /// Applied in all read models in which its aggregate is not parked.
     Applied,
-    /// Nothing was written: it was applied before.
+    /// Nothing was written: it was applied before, or its aggregate is erased.
     Duplicate,
     /// Queued in at least one read model in which its aggregate is parked.
     Parked,
@@ -82,6 +85,8 @@ pub(super) struct ApplyRules {
     pub(super) naming: CursorIdScheme,
     pub(super) mode: OrderingMode,
     pub(super) models: CurrentModels,
+    pub(super) paused: PausedModels,
+    pub(super) erased: CurrentErased,
     pub(super) dead_letter_poison: bool,
     /// Of builds; empty for live events.
     pub(super) discarded: DiscardedEvents,
@@ -210,6 +215,9 @@ pub(super) struct TransactionPlanner<'a> {
     rules: &'a ApplyRules,
     models: &'a ModelSet,
     refused: &'a RefusedStatements,
+    paused: Arc<BTreeSet<String>>,
+    erased: Arc<ErasedAggregates>,
+    upcasted: Option<&'a UpcastedEvents>,
     now: DateTime,
     state: HashMap<Identity, PlannedAggregate>,
     plan: TransactionPlan,
@@ -234,8 +242,13 @@ impl<'a> TransactionPlanner<'a> {
         };
         let state = cursors.into_iter().map(|(identity, cursor)| (identity, from_stored(cursor))).collect();
         let counts = CommitCounts { models: vec![0; models.models.len()], ..CommitCounts::default() };
-        let plan = TransactionPlan { counts, ..TransactionPlan::default() };
-        Self { rules, models, refused, now, state, plan, folding, folds: MemoryFolds::default() }
+        let (paused, plan) = (rules.paused.get(), TransactionPlan { counts, ..TransactionPlan::default() });
+        let (erased, folds) = (rules.erased.get(), MemoryFolds::default());
+        Self { rules, models, refused, paused, erased, upcasted: None, now, state, plan, folding, folds }
+    }
+
+    pub(super) fn with_upcasted(self, upcasted: &'a UpcastedEvents) -> Self {
+        Self { upcasted: Some(upcasted), ..self }
     }
 
     /// An error names what cannot be folded in memory.
@@ -266,6 +279,11 @@ impl<'a> TransactionPlanner<'a> {
     ) -> PlannedOutcome {
         if state.blocked {
             return PlannedOutcome::Blocked;
+        }
+        // A late message, or one of an id that is used again: nothing of it may come back.
+        if self.erased.contains(&pending.identity) {
+            self.plan.counts.duplicates += 1;
+            return PlannedOutcome::Done(ApplyOutcome::Duplicate);
         }
         if self.models.mode == ModelSetMode::Build {
             return self.plan_build(index, pending, state);
@@ -401,7 +419,7 @@ impl<'a> TransactionPlanner<'a> {
     ) -> PlannedOutcome {
         let (mut is_poison, mut is_queued) = (false, false);
         let models = self.models.models.iter().enumerate().filter(|(_, applied)| holds_for(applied));
-        for (number, AppliedModel { projection: model, .. }) in models {
+        for (number, AppliedModel { projection: model, name, .. }) in models {
             let origin = StatementOrigin { event: index, model: ModelIndex::new(number) };
             // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
@@ -409,10 +427,14 @@ impl<'a> TransactionPlanner<'a> {
             if !concerned || self.rules.discarded.contains(model.name(), event) {
                 continue;
             }
+            // Parked without an attempt, like an event that cannot be applied: what comes later queues behind it, in order.
+            let is_paused = !self.paused.is_empty() && self.paused.contains(name);
+            let park_reason = park_reason.or(is_paused.then_some(ParkReason::Paused));
             // Checked per model: the aggregate may be parked in one and current in another.
             let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
             // An aggregate that is parked already only queues; its reason stays that of the first event.
             let with_detail = |reason| (reason, self.rules.park_detail(reason, cursor.position.as_ref(), event));
+            let queued_detail = park_reason.map(with_detail).map(|(_, detail)| detail).unwrap_or_default();
             let refused = if is_parked { None } else { park_reason.map(with_detail) };
             let refused = match refused {
                 None if !is_parked => {
@@ -424,6 +446,13 @@ impl<'a> TransactionPlanner<'a> {
                 is_poison |= reason == ParkReason::Poison;
                 let entry = || new_parked_entry(reason, detail, event, self.now);
                 cursor.parked.entry(model.name().to_owned()).or_insert_with(entry);
+            }
+            if let (Some(entry), Some(reason)) = (cursor.parked.get_mut(model.name()), park_reason)
+                && entry.reason == ParkReason::Paused
+                && reason != ParkReason::Paused
+            {
+                // A resumed read model applies its queue by itself. This event needs an operator.
+                (entry.reason, entry.detail) = (reason, queued_detail);
             }
             if let Some(entry) = cursor.parked.get_mut(model.name())
                 && !Failpoint::ParkedCheckSkipped.is_enabled()
@@ -471,6 +500,11 @@ impl<'a> TransactionPlanner<'a> {
         }
         let EventBody::Document(document) = &event.body else {
             unreachable!("park_reason parks events without a body");
+        };
+        let upcasted = self.upcasted.and_then(|upcasted| upcasted.get(origin.event.get(), model, event));
+        let document: &RawDocument = match upcasted {
+            Some(upcasted) => upcasted.as_ref().map_err(Clone::clone)?,
+            None => document,
         };
         let event = ProjectionEvent::new(event, document);
         match fold.filter(|aggregate| self.is_foldable(origin, aggregate)).zip(model.as_read_model()) {

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use mongodb::bson::{Document, RawDocument};
 use serde::de::DeserializeOwned;
@@ -9,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::delivered_event::DeliveredEvent;
 use super::read_model::ReadModel;
 pub use super::statement::{Statements, UnwritableValue};
+use super::upcast::Upcast;
 use super::value_position::UnusableValue;
 
 /// Turns events into read-model changes.
@@ -41,6 +43,11 @@ pub trait Projection: Send + Sync + 'static {
         None
     }
 
+    /// The stages that bring an old event into its present form, if there are any for its type: [`apply`](Self::apply) gets the result.
+    fn upcast(&self, _event: &DeliveredEvent) -> Option<&Arc<Upcast>> {
+        None
+    }
+
     /// Adds the changes of the event. An error parks the aggregate in this model.
     fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError>;
 }
@@ -66,7 +73,7 @@ impl<'a> ProjectionEvent<'a> {
         Self { delivered, document }
     }
 
-    /// The event as stored in the source.
+    /// The event as stored in the source, after its upcast.
     pub fn document(&self) -> &'a RawDocument {
         self.document
     }

@@ -17,7 +17,9 @@ use super::event_path::EventPath;
 use super::memory_update::{MemoryUpdate, NeedsServer};
 use super::projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements};
 use super::template::{TemplateError, TemplateNode};
+use super::upcast::{Upcast, UpcastDeclaration};
 use super::update_operators::compile_operand;
+use crate::erasure::ERASED;
 use crate::event::Operation;
 
 /// The configuration of one read model.
@@ -39,6 +41,9 @@ pub struct ReadModelDeclaration {
     /// Each with `keys`, and options as in `createIndexes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<Document>,
+    /// Of the event types that it handles: the configuration adds them from `source.upcast`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upcast: Option<UpcastDeclaration>,
 }
 
 /// A problem in a declaration. `path` leads to it from the model's name on, so that the configuration can add file and line.
@@ -63,6 +68,7 @@ pub struct ReadModel {
     mirror: bool,
     is_absolute: bool,
     indexes: Vec<Index>,
+    pub(super) upcasts: HashMap<String, Arc<Upcast>>,
 }
 
 /// What an event type does.
@@ -74,7 +80,7 @@ pub(super) enum EventClause {
 }
 
 /// Our own collections in the same database.
-const RESERVED_COLLECTIONS: [&str; 2] = [super::CURSORS, super::PARKED_EVENTS];
+const RESERVED_COLLECTIONS: [&str; 3] = [super::CURSORS, super::PARKED_EVENTS, ERASED];
 const DELETE: &str = "delete";
 
 impl ReadModel {
@@ -88,6 +94,8 @@ impl ReadModel {
             declaration.when.iter().filter_map(|(event, clause)| problems.compile_clause(event, clause)).collect();
         let indexes = declaration.indexes.iter().enumerate();
         let indexes = indexes.filter_map(|(at, index)| problems.compile_index(at, index)).collect();
+        let upcasts = declaration.upcast.as_ref().map_or_else(|| Ok(HashMap::new()), UpcastDeclaration::compile);
+        let upcasts = upcasts.map_err(|problem| problems.add(None, &["upcast"], TemplateError::new(problem)));
         if !problems.found.is_empty() {
             return Err(problems.found);
         }
@@ -100,6 +108,7 @@ impl ReadModel {
             mirror: declaration.mirror,
             is_absolute: declaration.when.values().all(is_absolute_clause),
             indexes,
+            upcasts: upcasts.unwrap_or_default(),
         })
     }
 
@@ -205,6 +214,13 @@ impl Projection for ReadModel {
 
     fn handles(&self, event: &DeliveredEvent) -> bool {
         self.is_from_own_collection(event) && (self.mirror || self.clause_for(event).is_some())
+    }
+
+    fn upcast(&self, event: &DeliveredEvent) -> Option<&Arc<Upcast>> {
+        if self.upcasts.is_empty() {
+            return None;
+        }
+        self.upcasts.get(event.event_type.as_deref()?).filter(|_| self.handles(event))
     }
 
     fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {

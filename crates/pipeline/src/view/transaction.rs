@@ -25,6 +25,7 @@ use super::plan::{
     TransactionPlan, TransactionPlanner,
 };
 use super::typed_index::EventIndex;
+use super::upcast::UpcastedEvents;
 use super::{CURSORS, PARKED_EVENTS};
 use crate::error_policy::{self, ErrorClass};
 use crate::failpoints::Failpoint;
@@ -73,9 +74,10 @@ impl TransactionStore {
         attempt: TransactionAttempt<'_>,
     ) -> Result<CommittedResults, TransactionFailure> {
         let deadline = Instant::now() + self.within;
+        let upcasted = self.upcast(&attempt).await?;
         // The deadline covers all steps, as the server holds the locks from the first write on.
         let mut session = self.begin().await?;
-        let done = match timeout_at(deadline, self.write_plan(&mut session, &attempt)).await {
+        let done = match timeout_at(deadline, self.write_plan(&mut session, &attempt, &upcasted)).await {
             Ok(done) => done,
             Err(_) => Err(TransactionFailure::Transient(self.timeout_error())),
         };
@@ -90,6 +92,14 @@ impl TransactionStore {
                 Err(failure)
             }
         }
+    }
+
+    /// Costs nothing for event types without an upcast.
+    async fn upcast(&self, attempt: &TransactionAttempt<'_>) -> Result<UpcastedEvents, TransactionFailure> {
+        let models = attempt.models.models.iter().map(|model| &*model.projection);
+        let events = attempt.indices.iter().map(|index| (index.get(), &*attempt.events[*index].event));
+        let upcasted = UpcastedEvents::evaluate(&self.database, models, events);
+        upcasted.await.map_err(|error| self.classify_error("upcast events", error))
     }
 
     pub(super) async fn begin(&self) -> Result<ClientSession, TransactionFailure> {
@@ -110,6 +120,7 @@ impl TransactionStore {
         &self,
         session: &mut ClientSession,
         attempt: &TransactionAttempt<'_>,
+        upcasted: &UpcastedEvents,
     ) -> Result<TransactionPlan, TransactionFailure> {
         let cursors = self.read_cursors(session, attempt).await?;
         let TransactionAttempt { models, .. } = *attempt;
@@ -120,7 +131,7 @@ impl TransactionStore {
             return Err(TransactionFailure::Transient(Error::Outdated));
         }
         // The clock is only informational, in parked entries.
-        let plan = plan_transaction(attempt, cursors, DateTime::now());
+        let plan = plan_transaction(attempt, cursors, DateTime::now(), upcasted);
         // Cursors first: a second holder of the session conflicts before the rest is sent.
         for cursors in commands::chunks_by_size(&plan.first_cursors) {
             let command = commands::insert_command(CURSORS, cursors.iter());
@@ -320,10 +331,12 @@ fn plan_transaction(
     attempt: &TransactionAttempt<'_>,
     cursors: HashMap<Identity, Cursor>,
     now: DateTime,
+    upcasted: &UpcastedEvents,
 ) -> TransactionPlan {
     let TransactionAttempt { rules, models, refused, events, indices, .. } = *attempt;
     let plan = |cursors, folding: &MemoryFolding| {
-        TransactionPlanner::new(rules, models, refused, cursors, now, folding).plan(events, indices)
+        let planner = TransactionPlanner::new(rules, models, refused, cursors, now, folding);
+        planner.with_upcasted(upcasted).plan(events, indices)
     };
     if models.mode == ModelSetMode::Build && !attempt.one_by_one && refused.is_empty() {
         let mut folding = MemoryFolding::Except(HashSet::new());

@@ -137,7 +137,7 @@ async fn an_event_that_ends_pods_is_left_to_an_operator() {
     // Two pods ended while they healed the first order.
     fixture.note_healing("order-000", 2).await;
     let stop = CancellationToken::new();
-    let running = tokio::spawn(fixture.auditor(&consumer, "pod-0").run(stop.clone()));
+    let running = tokio::spawn(fixture.auditor(&consumer, "pod-0").run(Default::default(), stop.clone()));
     wait_for("the round to end", SOON, async || {
         let record = fixture.record().await.unwrap_or_default();
         if record.last.is_some() { Ok(()) } else { Err(format!("{record:?}")) }

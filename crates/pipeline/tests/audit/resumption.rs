@@ -21,7 +21,7 @@ async fn another_pod_continues_the_round_of_a_dead_one() {
     fixture.publish(&last).await;
     let applier_only = fixture.consume_nothing();
     let first = fixture.auditor(&applier_only, "pod-0").with_slice_keys(8);
-    let dead = tokio::spawn(first.run(CancellationToken::new()));
+    let dead = tokio::spawn(first.run(Default::default(), CancellationToken::new()));
     wait_for("the first auditor to wait", SOON, async || {
         let record = fixture.record().await.unwrap_or_default();
         if record.waiting.is_some() { Ok(()) } else { Err(format!("{record:?}")) }
@@ -37,7 +37,7 @@ async fn another_pod_continues_the_round_of_a_dead_one() {
     let consumer = fixture.consume();
     let second = fixture.auditor(&consumer, "pod-1").with_slice_keys(8);
     let (handle, stop) = (second.handle(), CancellationToken::new());
-    let running = tokio::spawn(second.run(stop.clone()));
+    let running = tokio::spawn(second.run(Default::default(), stop.clone()));
     wait_for("the second auditor to end the round", SOON, async || {
         let record = fixture.record().await.unwrap();
         if record.last.is_some() { Ok(()) } else { Err(format!("{record:?}")) }
@@ -68,7 +68,7 @@ async fn only_one_pod_audits_at_a_time() {
     let stop = CancellationToken::new();
     let auditors = ["pod-0", "pod-1", "pod-2"].map(|pod| fixture.auditor(&consumer, pod));
     let handles = auditors.each_ref().map(|auditor| auditor.handle());
-    let running = auditors.map(|auditor| tokio::spawn(auditor.run(stop.clone())));
+    let running = auditors.map(|auditor| tokio::spawn(auditor.run(Default::default(), stop.clone())));
     wait_for("the round to end", SOON, async || {
         let record = fixture.record().await.unwrap_or_default();
         if record.last.is_some() { Ok(()) } else { Err(format!("{record:?}")) }

@@ -60,7 +60,7 @@ async fn without_a_sequence_or_an_index_nothing_is_proven() {
     let stop = CancellationToken::new();
     let auditor = fixture.auditor(&consumer, "pod-0");
     let handle = auditor.handle();
-    let running = tokio::spawn(auditor.run(stop.clone()));
+    let running = tokio::spawn(auditor.run(Default::default(), stop.clone()));
     wait_for("the pod to report it", SOON, async || {
         let stored = fixture.record().await.and_then(|record| record.unauditable);
         match (handle.state(), stored.as_deref()) {

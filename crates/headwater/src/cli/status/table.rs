@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use admin::PipelineStatus;
 use admin::status::{
-    AuditRound, AuditState, AuditStatus, GenerationStatus, PodRole, ProblemSeverity, TermState, TermStatus,
+    AuditRound, AuditState, AuditStatus, GenerationStatus, PauseStatus, PodRole, ProblemSeverity, TermState, TermStatus,
 };
 
 use crate::cli::table::{plural, render_table};
@@ -37,6 +37,9 @@ fn write_summary(text: &mut String, status: &PipelineStatus) {
     line("applied", rate(throughput.applied_per_second));
     line("oplog headroom", or_unknown(status.oplog.headroom_seconds.map(|seconds| format_long(seconds.max(0.0)))));
     line("checkpoint", checkpoint_text(status));
+    if let Some(paused) = status.paused.as_ref().filter(|paused| !paused.is_empty()) {
+        line("paused", paused_text(paused));
+    }
     line("sessions", or_unknown(status.sessions()));
     line("parked", or_unknown(status.parked_aggregates().map(|count| plural(count, "aggregate"))));
     line("rejected", or_unknown(status.rejected_events().map(|count| plural(count, "event"))));
@@ -55,6 +58,14 @@ fn health_text(status: &PipelineStatus) -> String {
             health.to_owned()
         }
     }
+}
+
+fn paused_text(paused: &[PauseStatus]) -> String {
+    let one = |pause: &PauseStatus| {
+        let target = pause.name.as_ref().unwrap_or(&pause.service);
+        if pause.state == "resuming" { format!("{target} (resuming)") } else { target.clone() }
+    };
+    paused.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn generation_text(generation: &GenerationStatus) -> String {

@@ -5,16 +5,17 @@ use std::borrow::Cow;
 use mongodb::ClientSession;
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::raw::cstr;
-use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, DateTime, RawDocument, RawDocumentBuf, doc};
 
-use super::ParkedEntry;
 use super::document::DISCARDED;
 use super::store::{ParkedQueueOperation, ParkedStore, Queued};
+use super::{ParkReason, ParkedEntry};
 use crate::error_policy::{self, ErrorClass};
 use crate::view::delivered_event::{DeliveredEvent, EventBody};
 use crate::view::error::Error;
 use crate::view::projection::{ProjectionEvent, Statements, project};
 use crate::view::transaction::{TransactionFailure, first_write_error};
+use crate::view::upcast::UpcastedEvents;
 use crate::view::{PARKED_EVENTS, commands};
 
 impl ParkedStore {
@@ -34,6 +35,13 @@ impl ParkedStore {
                 return Ok(Err((done, "the body is not stored, and the source does not have it".to_owned())));
             };
             let EventBody::Document(document) = &event.body else { unreachable!("the event has a body") };
+            let upcasted = UpcastedEvents::evaluate_one(&self.store.database, projection, &event).await;
+            let upcasted = upcasted.map_err(|error| self.store.classify_error("upcast event", error))?;
+            let document: &RawDocument = match upcasted.get(0, projection, &event) {
+                Some(Ok(upcasted)) => upcasted,
+                Some(Err(detail)) => return Ok(Err((done, detail.clone()))),
+                None => document,
+            };
             let statements = match project(projection, &ProjectionEvent::new(&event, document)) {
                 Ok(statements) => statements,
                 Err(detail) => return Ok(Err((done, detail))),
@@ -124,6 +132,18 @@ fn to_discarded(raw: &RawDocumentBuf) -> RawDocumentBuf {
     }
     kept.append(cstr!("discardedAt"), DateTime::now());
     kept
+}
+
+/// The entry of an event that a pause had queued and that cannot be applied.
+pub(super) fn poison_entry(paused: &ParkedEntry, number: i64, event: &DeliveredEvent, detail: &str) -> ParkedEntry {
+    ParkedEntry {
+        reason: ParkReason::Poison,
+        detail: detail.to_owned(),
+        event_id: event.key.clone(),
+        sequence: event.sequence,
+        head: number,
+        ..paused.clone()
+    }
 }
 
 /// The entry after these events left the queue; `None` if the queue is empty.

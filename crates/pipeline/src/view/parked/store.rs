@@ -10,9 +10,9 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{ClientSession, Database};
 use tokio::time::Instant;
 
-use super::ParkedEntry;
 use super::document::{WAITING, parked_event_id, read_event};
-use super::replay::remaining_entry;
+use super::replay::{poison_entry, remaining_entry};
+use super::{ParkReason, ParkedEntry};
 use crate::event::{AggregateId, Namespace};
 use crate::view::applier_config::Config;
 use crate::view::cursor_document::{CursorIdScheme, StoredCursorFields, cursor_statement, read_cursor};
@@ -78,6 +78,10 @@ pub(super) enum ParkedQueueOperation {
     Replay {
         upto: Option<i64>,
     },
+    /// Replays what a pause has queued. `refused`: how many events before the one that cannot be applied, and why; the entry is poison then.
+    Resume {
+        refused: Option<(i64, String)>,
+    },
     Discard(DiscardScope),
     /// The read model no longer exists.
     Forget,
@@ -97,8 +101,21 @@ impl ParkedStore {
 
     /// Parked aggregates; at most `limit`.
     pub async fn list(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
+        self.list_matching(doc! {}, limit).await
+    }
+
+    /// Entries that only a pause has parked; of at most `limit` aggregates.
+    pub async fn list_paused(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
+        let reasons = doc! { "$map": { "input": { "$objectToArray": "$parked" }, "in": "$$this.v.reason" } };
+        let is_paused = doc! { "$expr": { "$in": [ParkReason::Paused.as_str(), reasons] } };
+        let mut list = self.list_matching(is_paused, limit).await?;
+        list.retain(|waiting| waiting.parked.reason == ParkReason::Paused);
+        Ok(list)
+    }
+
+    async fn list_matching(&self, mut filter: Document, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
         let failed = |error| self.store.store_error("list parked aggregates", error);
-        let filter = doc! { "_id.pipeline": &self.naming.pipeline, "parked": { "$exists": true } };
+        filter.extend(doc! { "_id.pipeline": &self.naming.pipeline, "parked": { "$exists": true } });
         let cursors = self.store.database.collection::<RawDocumentBuf>(CURSORS);
         let mut found =
             cursors.find(filter).limit(limit).read_concern(ReadConcern::majority()).await.map_err(failed)?;
@@ -163,6 +180,31 @@ impl ParkedStore {
                 (ParkedQueueResult::Done { events, remaining: Some(_) }, None) => replayed += events,
                 // Repeat with only the events that succeeded, as this transaction is rolled back.
                 (ParkedQueueResult::Refused { done, detail }, _) => refused = Some((done, detail)),
+            }
+        }
+    }
+
+    /// Replays what a pause has queued, and returns the number of events. An event that cannot be applied parks the aggregate as poison. An entry
+    /// with another reason is left to an operator.
+    pub async fn resume(&self, aggregate: &AggregateId, namespace: &Namespace, model: &str) -> Result<u64, Error> {
+        let (mut replayed, mut refused) = (0, None);
+        loop {
+            let is_last = refused.is_some();
+            match self
+                .run_step(aggregate, namespace, model, &ParkedQueueOperation::Resume { refused: refused.take() })
+                .await
+            {
+                Ok(ParkedQueueResult::Done { events, remaining }) => {
+                    replayed += events;
+                    if is_last || remaining.is_none() {
+                        return Ok(replayed);
+                    }
+                }
+                // Repeat with only the events that succeeded, as this transaction is rolled back.
+                Ok(ParkedQueueResult::Refused { done, detail }) => refused = Some((done, detail)),
+                // Somebody else has replayed it, or its reason is another one now.
+                Err(Error::NotParked(_)) => return Ok(replayed),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -284,20 +326,32 @@ impl ParkedStore {
         let Some(parked) = cursor.parked.get(model).cloned() else {
             return Err(TransactionFailure::Fatal(Error::NotParked(model.to_owned())));
         };
+        let is_resume = matches!(operation, ParkedQueueOperation::Resume { .. });
+        if is_resume && parked.reason != ParkReason::Paused {
+            return Err(TransactionFailure::Fatal(Error::NotParked(model.to_owned())));
+        }
         let limit = match operation {
+            ParkedQueueOperation::Resume { refused: Some((done, _)) } => done + 1,
+            ParkedQueueOperation::Resume { refused: None } => PAGE_EVENTS,
             ParkedQueueOperation::Replay { upto } => upto.unwrap_or(PAGE_EVENTS),
             ParkedQueueOperation::Discard(DiscardScope::First) => 1,
             ParkedQueueOperation::Discard(DiscardScope::All) | ParkedQueueOperation::Forget => PAGE_EVENTS,
         };
-        let queued =
+        let mut queued =
             self.read_queue(session, self.queue_filter(aggregate, namespace, model, parked.head), limit).await?;
-        if let ParkedQueueOperation::Replay { .. } = operation
+        let poison = match operation {
+            ParkedQueueOperation::Resume { refused: Some((done, detail)) } if queued.len() as i64 == done + 1 => {
+                queued.pop().map(|(_, number, event)| poison_entry(&parked, number, &event, detail))
+            }
+            _ => None,
+        };
+        if (is_resume || matches!(operation, ParkedQueueOperation::Replay { .. }))
             && let Err((done, detail)) = self.replay(session, model, &queued).await?
         {
             return Ok(ParkedQueueResult::Refused { done, detail });
         }
         self.remove_from_queue(session, &queued, operation).await?;
-        let remaining = remaining_entry(&parked, &queued);
+        let remaining = poison.or_else(|| remaining_entry(&parked, &queued));
         match &remaining {
             Some(remaining) => drop(cursor.parked.insert(model.to_owned(), remaining.clone())),
             None => drop(cursor.parked.remove(model)),
