@@ -36,7 +36,11 @@ async fn a_changed_upcast_rebuilds_what_it_affects() {
     let generation = generation.find_one(doc! {}).await.unwrap().unwrap();
     let since = |name: &str| {
         let serving = generation.get_array("serving").unwrap().iter().filter_map(|it| it.as_document());
-        serving.filter(|it| it.get_str("name") == Ok(name)).map(|it| it.get_i64("since").unwrap()).next().unwrap()
+        serving
+            .filter(|it| it.get_str("name").is_ok_and(|found| found == name))
+            .map(|it| it.get_i64("since").unwrap())
+            .next()
+            .unwrap()
     };
     assert!(since("orders") > 1, "its fingerprint has changed");
     assert_eq!(since("counts"), 1, "no upcast concerns it");

@@ -44,6 +44,9 @@ pub struct Upcast {
 /// What became of an event.
 type UpcastResult = Result<Arc<RawDocumentBuf>, String>;
 
+/// The index of an event, and its body.
+type IndexedBody<'e> = (usize, &'e RawDocument);
+
 /// The events that have another form for some read models, by event and upcast.
 #[derive(Debug, Default)]
 pub(super) struct UpcastedEvents(HashMap<(usize, Vec<u8>), UpcastResult>);
@@ -82,7 +85,7 @@ impl UpcastedEvents {
         models: impl Iterator<Item = &'e dyn Projection> + Clone,
         events: impl Iterator<Item = (usize, &'e DeliveredEvent)>,
     ) -> Result<Self, mongodb::error::Error> {
-        let mut groups: HashMap<&[u8], (&Arc<Upcast>, Vec<(usize, &RawDocument)>)> = HashMap::new();
+        let mut groups: HashMap<&[u8], (&Arc<Upcast>, Vec<IndexedBody<'_>>)> = HashMap::new();
         for (index, event) in events {
             let EventBody::Document(body) = &event.body else { continue };
             for upcast in models.clone().filter_map(|model| model.upcast(event)) {
@@ -114,7 +117,7 @@ impl UpcastedEvents {
         &mut self,
         database: &Database,
         upcast: &Upcast,
-        part: &[(usize, &RawDocument)],
+        part: &[IndexedBody<'_>],
     ) -> Result<(), mongodb::error::Error> {
         match upcast.run(database, part.iter().map(|(_, body)| *body)).await {
             Ok(results) if results.len() == part.len() => {
@@ -222,7 +225,7 @@ fn find_changing(value: &Bson) -> Option<&'static str> {
     }
 }
 
-fn chunks<'g, 'e>(group: &'g [(usize, &'e RawDocument)]) -> Vec<&'g [(usize, &'e RawDocument)]> {
+fn chunks<'g, 'e>(group: &'g [IndexedBody<'e>]) -> Vec<&'g [IndexedBody<'e>]> {
     let (mut chunks, mut start, mut bytes) = (vec![], 0, 0);
     for (at, (_, body)) in group.iter().enumerate() {
         bytes += body.as_bytes().len();
