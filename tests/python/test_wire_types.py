@@ -72,7 +72,7 @@ def test_status_codes_are_ints(connection, broker, make_queue):
     assert type(failed.properties["errorCondition"]) is symbol
 
 
-def test_a_delivered_message_has_its_annotations_in_the_right_types(connection, client, make_queue):
+def test_annotations_have_the_right_types(connection, client, make_queue):
     queue = make_queue()
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("a", message_id="m"))
