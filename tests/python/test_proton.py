@@ -1,7 +1,10 @@
-"""`python-qpid-proton`, an AMQP 1.0 client that is no SDK: send, receive, credit, drain, settle."""
+"""`python-qpid-proton`, an AMQP 1.0 client that is no SDK: send, receive, credit, drain, settle,
+transactions."""
 
 import pytest
 from proton import Delivery, Described, Message, decimal128, int32, symbol, timestamp, ubyte, ulong
+from proton.handlers import MessagingHandler, TransactionHandler
+from proton.reactor import Container
 from proton.utils import BlockingConnection, SendException
 
 
@@ -27,10 +30,10 @@ def left(client, queue):
 
 def test_messages_are_sent_received_and_accepted_in_order(connection, client, make_queue):
     queue = make_queue()
-    send(connection, queue, *[f"m{number}".encode() for number in range(20)])
+    send(connection, queue, *[f"m{number}" for number in range(20)])
     receiver = connection.create_receiver(queue, credit=0)
     for number in range(19):
-        assert bytes(receiver.receive(timeout=10).body) == f"m{number}".encode()
+        assert receiver.receive(timeout=10).body == f"m{number}"
         receiver.accept()
     receiver.close()
     assert left(client, queue) == [b"m19"]
@@ -38,7 +41,7 @@ def test_messages_are_sent_received_and_accepted_in_order(connection, client, ma
 
 def test_every_outcome_means_what_service_bus_means_by_it(connection, client, make_queue):
     queue = make_queue()
-    send(connection, queue, b"a")
+    send(connection, queue, "a")
     receiver = connection.create_receiver(queue, credit=0)
     counts = []
     for settle in (lambda: receiver.release(delivered=False), lambda: receiver.release(delivered=True), receiver.reject):
@@ -47,13 +50,13 @@ def test_every_outcome_means_what_service_bus_means_by_it(connection, client, ma
     # Released: the count stays. Modified: it rises. Rejected: the message is dead-lettered.
     assert counts == [0, 0, 1]
     receiver.close()
-    assert bytes(connection.create_receiver(f"{queue}/$DeadLetterQueue").receive(timeout=10).body) == b"a"
+    assert connection.create_receiver(f"{queue}/$DeadLetterQueue").receive(timeout=10).body == "a"
     assert left(client, queue) == []
 
 
 def test_no_message_exceeds_the_credit_and_a_drain_ends_it(connection, make_queue):
     queue = make_queue()
-    send(connection, queue, *[b"m"] * 5)
+    send(connection, queue, *["m"] * 5)
     receiver = connection.create_receiver(queue, credit=0)
     link, incoming = receiver.link, receiver.fetcher.incoming
     link.flow(2)
@@ -62,7 +65,7 @@ def test_no_message_exceeds_the_credit_and_a_drain_ends_it(connection, make_queu
     link.drain(10)
     connection.wait(lambda: len(incoming) == 5 and not link.draining())
     assert link.credit == 0
-    send(connection, queue, b"later")
+    send(connection, queue, "later")
     link.drain_mode = False
     link.flow(1)
     connection.wait(lambda: len(incoming) == 6)
@@ -90,3 +93,34 @@ def test_a_send_that_is_refused_says_why(connection, make_queue):
     with pytest.raises(SendException) as refused:
         sender.send(Message(b"without a session"))
     assert refused.value.state == Delivery.REJECTED
+
+
+class TwoTransactions(MessagingHandler, TransactionHandler):
+    """Sends two messages in a transaction and rolls it back, then two in another one and commits it."""
+
+    def __init__(self, address, queue):
+        super().__init__()
+        self.address, self.queue, self.bodies = address, queue, [["a", "b"], ["c", "d"]]
+
+    def on_start(self, event):
+        self.container = event.container
+        self.connection = event.container.connect(f"amqp://{self.address}", reconnect=False, allowed_mechs="ANONYMOUS")
+        self.sender = event.container.create_sender(self.connection, self.queue)
+        self.container.declare_transaction(self.connection, handler=self)
+
+    def on_transaction_declared(self, event):
+        for body in self.bodies.pop(0):
+            event.transaction.send(self.sender, Message(body))
+        event.transaction.commit() if not self.bodies else event.transaction.abort()
+
+    def on_transaction_aborted(self, event):
+        self.container.declare_transaction(self.connection, handler=self)
+
+    def on_transaction_committed(self, event):
+        self.connection.close()
+
+
+def test_a_transaction_takes_effect_as_a_whole_or_not_at_all(broker, client, make_queue):
+    queue = make_queue()
+    Container(TwoTransactions(broker.address, queue)).run()
+    assert left(client, queue) == [b"c", b"d"]

@@ -30,6 +30,21 @@ class ReplyTo(ReceiverOption):
         receiver.target.address = self.address
 
 
+class Response:
+    """A copy: binary values of proton point into its message."""
+
+    def __init__(self, message):
+        self.properties, self.body = message.properties, owned(message.body)
+
+
+def owned(value):
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, dict):
+        return {owned(key): owned(inner) for key, inner in value.items()}
+    return [owned(inner) for inner in value] if isinstance(value, list) else value
+
+
 def call(connection, node, operation, body, **properties):
     """One request, and its response."""
     reply_to = f"reply-{next(NUMBERS)}"
@@ -39,9 +54,10 @@ def call(connection, node, operation, body, **properties):
     sender.send(Message(body, id=request, reply_to=reply_to, properties={"operation": operation, **properties}))
     response = receiver.receive(timeout=30)
     assert response.correlation_id == request, "the value, and its type"
+    copy = Response(response)
     sender.close()
     receiver.close()
-    return response
+    return copy
 
 
 def manage(connection, entity, operation, **fields):
@@ -72,7 +88,7 @@ def test_status_codes_are_ints(connection, broker, make_queue):
     assert type(failed.properties["errorCondition"]) is symbol
 
 
-def test_a_delivered_message_has_its_annotations_in_the_right_types(connection, client, make_queue):
+def test_annotations_have_the_right_types(connection, client, make_queue):
     queue = make_queue()
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("a", message_id="m"))
@@ -109,7 +125,7 @@ def test_management_replies_have_arrays_of_the_right_types(connection, client, m
     [entry] = fetched["messages"]
     assert isinstance(entry["lock-token"], uuid.UUID)
     inner = Message()
-    inner.decode(bytes(entry["message"]))
+    inner.decode(entry["message"])
     # Go reads the token only from the message itself.
     assert inner.instructions[symbol("x-opt-lock-token")] == entry["lock-token"]
     settled = manage(connection, queue, "update-disposition", disposition_status="completed",
