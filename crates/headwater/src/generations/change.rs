@@ -182,3 +182,34 @@ fn buildable(generation: &Generation, name: &str, version: ModelVersion, source:
     let incomplete = Some((incomplete_reason(generation, name), DateTime::now()));
     ModelVersion { incomplete, ..ModelVersion::first(name, version.declaration, version.fingerprint) }
 }
+
+#[cfg(test)]
+mod tests {
+    use pipeline::generation::ChangeRequest;
+
+    use super::*;
+
+    fn requested(source: &SourceConfig, declared: serde_json::Value) -> ChangeStep {
+        let declaration = serde_json::from_value(declared).unwrap();
+        let serving = [("stock".to_owned(), ModelVersion::first("stock", declaration, "1".to_owned()))].into();
+        let request =
+            ChangeRequest { kind: RequestKind::Rebuild, models: vec!["stock".into()], rate: None, by: "ann".into() };
+        let generation = Generation { request: Some(request), ..Generation::first(serving) };
+        decide_change(&generation, &ModelProposal::default(), false, true, source)
+    }
+
+    #[test]
+    fn what_the_source_cannot_give_again_is_not_rebuilt() {
+        let documents = SourceConfig::documents("shop", "products");
+        let unsequenced = SourceConfig::events("shop", "events");
+        let counts = serde_json::json!({ "when": { "update": { "$inc": { "changes": 1 } } } });
+        for (source, reason) in [(&documents, "depends on earlier changes"), (&unsequenced, "has no sequence")] {
+            let ChangeStep::Store(next) = requested(source, counts.clone()) else { panic!("nothing is stored") };
+            assert_eq!((next.stage, next.number, &next.request), (GenerationStage::Active, 1, &None));
+            assert!(next.problem.as_ref().is_some_and(|problem| problem.contains(reason)), "{:?}", next.problem);
+            assert!(next.serving["stock"].incomplete.is_none(), "what serves stays as it is");
+        }
+        let ChangeStep::Store(next) = requested(&documents, serde_json::json!({ "mirror": true })) else { panic!() };
+        assert_eq!((next.stage, next.number), (GenerationStage::Building, 2));
+    }
+}

@@ -216,6 +216,8 @@ async fn without_a_sequence_a_new_read_model_is_incomplete() {
     let list = fixture.run(&["read-model", "list"]).await.success();
     assert!(list.contains("counts") && list.contains("incomplete: added after"), "{list}");
 
+    let refused = fixture.run(&["read-model", "rebuild", "counts"]).await.failure();
+    assert!(refused.contains("the source has no sequence"), "{refused}");
     let refused = fixture.run(&["read-model", "accept", "counts"]).await.failure();
     assert!(refused.contains("--yes"), "{refused}");
     fixture.run(&["read-model", "accept", "counts", "--yes"]).await.success();

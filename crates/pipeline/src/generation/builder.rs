@@ -31,13 +31,15 @@ use crate::view::{
 
 /// Cursors per page.
 const PAGE_CURSORS: i64 = 5_000;
-/// Events per transaction, about. Most are folded into one document for each aggregate; the others have a statement each.
-const GROUP_EVENTS: i64 = 2_000;
+/// Events per transaction, about, if each has a statement.
+const GROUP_EVENTS: i64 = 1_000;
+/// If they are folded into one document for each aggregate.
+const FOLDED_GROUP_EVENTS: i64 = 5_000;
 /// Aggregates per transaction; of a source of documents fewer, as each is a whole document.
 const GROUP_AGGREGATES: usize = 1_000;
 const GROUP_DOCUMENTS: usize = 200;
-/// Transactions at a time: the server has cores for live events as well.
-const CONCURRENT_GROUPS: usize = 4;
+/// Groups at a time: while one waits for its commit, others read. The server has cores for live events as well.
+const CONCURRENT_GROUPS: usize = 6;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Writes of the source wait for a majority, so a small lag is usual.
 const MAX_REPLICATION_LAG: Duration = Duration::from_secs(10);
@@ -302,7 +304,8 @@ impl BuildRun {
 
     /// Small groups make an even rate.
     fn group_events(&self) -> i64 {
-        self.options.rate.map_or(GROUP_EVENTS, |rate| i64::from(rate).clamp(1, GROUP_EVENTS))
+        let most = if self.builder.applier.folds_in_memory() { FOLDED_GROUP_EVENTS } else { GROUP_EVENTS };
+        self.options.rate.map_or(most, |rate| i64::from(rate).clamp(1, most))
     }
 
     async fn throttle(&self) {
@@ -464,7 +467,7 @@ fn group_cursors(cursors: Vec<UnbuiltCursor>, most: usize, most_events: i64) -> 
     for cursor in cursors {
         let expected = cursor.sequence.unwrap_or(1).saturating_sub(cursor.first_sequence.unwrap_or(0)).max(1);
         // Half-built ones continue where they are.
-        if expected > GROUP_EVENTS || cursor.built.is_some() {
+        if expected > FOLDED_GROUP_EVENTS.min(most_events.max(GROUP_EVENTS)) || cursor.built.is_some() {
             groups.push(vec![cursor]);
             continue;
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mongodb::Database;
+use tokio::sync::Mutex;
 
 use super::applier_config::{Config, OnPoison};
 use super::contention::{EventResult, EventResults, TransactionGroupRunner, group_by_aggregate};
@@ -12,8 +13,9 @@ use super::cursor_document::CursorIdScheme;
 use super::delivered_event::DeliveredEvent;
 use super::discarded::DiscardedEvents;
 use super::error::Error;
-use super::model_set::{CurrentModels, ModelSet};
+use super::model_set::{AppliedModel, CurrentModels, ModelSet};
 use super::plan::{ApplyOutcome, ApplyRules, PendingEvent, PlannedOutcome};
+use super::read_model::ReadModel;
 use super::transaction::TransactionStore;
 
 /// What a build applier needs.
@@ -31,6 +33,9 @@ pub struct BuildApplierSetup {
 /// Submitted events must include, for each aggregate, all that the build has not applied yet from its progress on.
 pub struct BuildApplier {
     runner: TransactionGroupRunner,
+    /// Documents that several aggregates write: concurrent transactions would conflict more than they gain.
+    one_at_a_time: Option<Mutex<()>>,
+    folds_in_memory: bool,
 }
 
 /// What became of the submitted events.
@@ -45,6 +50,11 @@ pub struct BuiltEvents {
 impl BuildApplier {
     pub fn new(setup: BuildApplierSetup) -> Self {
         let BuildApplierSetup { config, database, pipeline, mode, by_collection, models, discarded } = setup;
+        let is_own =
+            |model: &AppliedModel| model.projection.as_read_model().is_some_and(ReadModel::writes_own_document);
+        let one_at_a_time = (!models.models.iter().all(is_own)).then(Mutex::default);
+        let folds = |model: &AppliedModel| model.projection.as_read_model().is_some_and(ReadModel::folds_in_memory);
+        let folds_in_memory = models.models.iter().all(folds);
         let counters = Arc::new(ApplyCounters::new(models.names()));
         let rules = ApplyRules {
             naming: CursorIdScheme { pipeline, by_collection },
@@ -59,11 +69,20 @@ impl BuildApplier {
             park_at_delivery: u32::MAX.into(),
         };
         let store = TransactionStore { database, within: config.transaction_within };
-        Self { runner: TransactionGroupRunner::new(&config, store, rules, counters) }
+        Self { runner: TransactionGroupRunner::new(&config, store, rules, counters), one_at_a_time, folds_in_memory }
+    }
+
+    /// Whether events usually take no statement of their own.
+    pub fn folds_in_memory(&self) -> bool {
+        self.folds_in_memory
     }
 
     /// Applies the events in one transaction, or several if some cannot be applied.
     pub async fn apply(&self, events: Vec<DeliveredEvent>) -> Result<BuiltEvents, Arc<Error>> {
+        let _turn = match &self.one_at_a_time {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
         let rules = self.runner.rules();
         let events: Vec<PendingEvent> = events.into_iter().map(|event| PendingEvent::new(event, rules)).collect();
         let mut results = EventResults::unresolved(events.len());

@@ -157,6 +157,17 @@ impl ReadModel {
         self.key.is_none() && !self.mirror
     }
 
+    /// Whether every clause can be applied to a document in memory.
+    pub(super) fn folds_in_memory(&self) -> bool {
+        let folds = |clause: &EventClause| matches!(clause, EventClause::Update(_, Some(_)) | EventClause::Delete);
+        self.is_keyed_by_aggregate() && self.clauses.values().all(folds)
+    }
+
+    /// As above, or the document that it copies.
+    pub(super) fn writes_own_document(&self) -> bool {
+        self.key.is_none()
+    }
+
     pub(super) fn shared_collection(&self) -> &Arc<str> {
         &self.collection
     }
