@@ -21,6 +21,7 @@ mod output;
 mod parked;
 mod pods;
 mod run;
+mod secret_files;
 mod shop;
 mod signal;
 mod status;

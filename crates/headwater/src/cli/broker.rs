@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::access::AccessKeys;
+use broker::access::{AccessKeys, EntraIssuer};
 use broker::{Broker, Config, ServiceTier, StorageLocation, TlsFiles, emulator_config};
 
 use crate::exit::ExitReason;
@@ -61,6 +61,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
 
+    /// Accept tokens of Entra ID, or of another issuer of JWTs (RS256): a JSON file
+    /// `{"issuer": "https://…", "jwks": "keys.json", "assignments": [{"principal": "…", "rights": ["Send", "Listen"], "entity": "orders"}]}`.
+    /// A principal is a value of the claims `oid`, `appid`, `azp`, `sub` or `roles`
+    #[arg(long, value_name = "FILE")]
+    entra: Option<PathBuf>,
+
     /// Allow requests with this token to move the clock, inject faults and reset everything, under `/$test`; never use it in production
     #[arg(long, value_name = "TOKEN", env = "HEADWATER_BROKER_TEST_TOKEN", hide_env_values = true)]
     test_token: Option<String>,
@@ -93,7 +99,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = broker_config(args)?;
     if config.keys.is_none() && !config.listen.ip().is_loopback() {
         anyhow::bail!(ExitReason::Misconfigured.with_message(format!(
-            "refusing to listen on {} without keys: everyone who can reach it would have full access; pass `--keys FILE`, or listen on 127.0.0.1",
+            "refusing to listen on {} without keys: everyone who can reach it would have full access; pass `--keys FILE` or `--entra FILE`, or listen on 127.0.0.1",
             config.listen
         )));
     }
@@ -122,6 +128,14 @@ fn broker_config(args: Args) -> anyhow::Result<Config> {
         let problem = |text: &str| ExitReason::Misconfigured.with_message(format!("{text} `{}`", file.display()));
         let text = std::fs::read_to_string(&file).with_context(|| problem("failed to read"))?;
         config.keys = Some(AccessKeys::parse(&text).with_context(|| problem("invalid file"))?);
+    }
+    if let Some(file) = args.entra {
+        let invalid = || ExitReason::Misconfigured.with_message("`--entra` cannot be used");
+        let issuer = EntraIssuer::load(&file).with_context(invalid)?;
+        config.keys = Some(match config.keys.take() {
+            Some(keys) => keys.with_entra(issuer),
+            None => issuer.into(),
+        });
     }
     config.test_token = args.test_token;
     config.create_on_first_use = args.create_on_first_use;
