@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use broker::access::{AccessKeys, EntraIssuer};
-use broker::{Broker, Config, ServiceTier, StorageLocation, TlsFiles, emulator_config};
+use broker::{Broker, Config, ProfileName, ServiceTier, StorageLocation, TlsFiles, emulator_config};
 
 use crate::exit::ExitReason;
 use crate::output;
@@ -44,6 +44,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIER", value_enum, default_value = "standard")]
     tier: TierName,
 
+    /// Do to clients what Azure Service Bus does: end idle links and connections, throttle, detach a publisher for one refused transfer. `harsh` adds
+    /// node moves, storms of internal errors and failovers. Sets the tier too
+    #[arg(long, value_name = "PROFILE", value_enum, conflicts_with = "tier")]
+    profile: Option<ProfileChoice>,
+
+    /// Divide the times of the profile by this number
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "profile", value_parser = parse_scale)]
+    profile_scale: f64,
+
+    /// Chooses the disturbances of the profile `harsh`
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "profile")]
+    profile_seed: u64,
+
     /// Certificate chain (PEM); the port then also accepts TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -77,6 +90,28 @@ enum TierName {
     Basic,
     Standard,
     Premium,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ProfileChoice {
+    AzureStandard,
+    AzurePremium,
+    Harsh,
+}
+
+impl From<ProfileChoice> for ProfileName {
+    fn from(choice: ProfileChoice) -> Self {
+        match choice {
+            ProfileChoice::AzureStandard => Self::AzureStandard,
+            ProfileChoice::AzurePremium => Self::AzurePremium,
+            ProfileChoice::Harsh => Self::Harsh,
+        }
+    }
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse::<f64>().ok().filter(|scale| (1.0..=10_000.0).contains(scale));
+    scale.ok_or_else(|| "must be a number from 1 to 10000".to_owned())
 }
 
 impl From<TierName> for ServiceTier {
@@ -139,6 +174,12 @@ fn broker_config(args: Args) -> anyhow::Result<Config> {
     }
     config.test_token = args.test_token;
     config.create_on_first_use = args.create_on_first_use;
-    config.set_tier(args.tier.into());
+    match args.profile.map(ProfileName::from) {
+        Some(profile) => {
+            config.set_tier(profile.tier());
+            config.profile = profile.profile(args.profile_scale, args.profile_seed);
+        }
+        None => config.set_tier(args.tier.into()),
+    }
     Ok(config)
 }

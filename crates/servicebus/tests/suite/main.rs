@@ -9,6 +9,7 @@ mod proxies;
 mod rabbitmq_interop;
 mod receiver;
 mod sender;
+mod service_profiles;
 mod session_receiver;
 mod tls;
 mod token_expiry;
