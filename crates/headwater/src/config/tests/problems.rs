@@ -67,7 +67,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulator=true\"",
         "fully_qualified_namespace: ns.example, entra: { authority: \"http://issuer\" }",
-        "line 3, column 74: `service_bus.entra.authority` is `http://issuer`, but must be an https URL without a path, such as `https://login.microsoftonline.us`",
+        "line 3, column 75: `service_bus.entra.authority` is `http://issuer`, but must be an https URL without a path, such as `https://login.microsoftonline.us`",
     ),
     (
         "service_bus: {",
