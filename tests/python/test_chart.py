@@ -252,3 +252,26 @@ def test_the_chart_has_the_version_of_the_binary():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     version = subprocess.run([os.environ["HEADWATER_BIN"], "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
     assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+def test_with_entra_id_no_connection_string_is_mounted():
+    values = HERE / "chart_values" / "entra_id.yaml"
+    manifests = documents(values)
+    [config] = {found["data"]["headwater.yaml"] for found in manifests if "headwater.yaml" in found.get("data", {})}
+    bus = yaml.safe_load(config)["service_bus"]
+    assert bus["fully_qualified_namespace"] == "shop-prod.servicebus.windows.net" and "connection_string_file" not in bus
+    pods = {name.split("/")[0]: (spec, labels) for name, spec, labels in pod_templates(manifests)}
+    assert "service-bus-connection-string" not in json.dumps(pods["StatefulSet"][0])
+    for kind, account in (("StatefulSet", "shop-headwater"), ("Job", "topology-owner")):
+        spec, labels = pods[kind]
+        assert spec["serviceAccountName"] == account and labels["azure.workload.identity/use"] == "true"
+
+
+def test_the_topology_job_needs_an_identity_of_its_own():
+    values = HERE / "chart_values" / "entra_id.yaml"
+    refused = run_helm("template", "shop", CHART, "--values", values, "--set", "topologyJob.serviceAccountName=")
+    assert refused.returncode != 0 and "Azure Service Bus Data Owner" in refused.stderr
+    job = render_kind("Job", "--values", values, "--set", "topologyJob.connectionString.secretName=manage")
+    variables = {one["name"]: one.get("value") for one in job["spec"]["template"]["spec"]["containers"][0]["env"]}
+    # The connection string wins over the namespace of the pods.
+    assert variables["HEADWATER__SERVICE_BUS__FULLY_QUALIFIED_NAMESPACE"] == ""

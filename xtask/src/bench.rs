@@ -92,6 +92,11 @@ pub(crate) const SOAKS: &[BenchProgram] = &[
         binary: "soak-stops",
         measures: "SIGTERM to the leader under load, 100 rounds: in order, in time, nothing lost or duplicated; time until the next pod leads and publishes",
     },
+    BenchProgram {
+        name: "rollouts",
+        binary: "soak-rollouts",
+        measures: "three pods restarted one after the other under load, as the chart does it, 20 times: nothing lost or duplicated, at most 1 s without a new event",
+    },
 ];
 
 #[derive(clap::Args)]

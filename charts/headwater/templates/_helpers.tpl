@@ -79,8 +79,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if dig "admin" "certificate_file" "" .Values.config }}, scheme: HTTPS{{ end -}}
 {{- end -}}
 
+{{/* The namespace of Service Bus, if pods authenticate with Entra ID instead of a connection string. */}}
+{{- define "headwater.busNamespace" -}}
+{{- dig "service_bus" "fully_qualified_namespace" "" .Values.config -}}
+{{- end -}}
+
 {{/* Where each secret is mounted, and which key of the configuration names its file. */}}
 {{- define "headwater.secretFiles" -}}
+{{- $namespace := include "headwater.busNamespace" . -}}
 {{- $files := list
   (dict "value" .Values.secrets.sourceUri "file" "source-uri" "section" "source" "key" "uri_file")
   (dict "value" .Values.secrets.coordinationUri "file" "coordination-uri" "section" "coordination" "key" "uri_file")
@@ -91,7 +97,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 -}}
 {{- $used := list -}}
 {{- range $files -}}
-{{- if .value.secretName -}}{{- $used = append $used . -}}{{- end -}}
+{{- if and .value.secretName (not (and $namespace (eq .key "connection_string_file"))) -}}{{- $used = append $used . -}}{{- end -}}
 {{- end -}}
 {{- toYaml $used -}}
 {{- end -}}

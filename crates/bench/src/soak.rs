@@ -3,7 +3,7 @@
 //! `producer_soak`(run) covers the pipeline up to the topic: the subscription holds every acknowledged write once, in order per session.
 //! [`consumer_soak`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
 //! [`stop_soak`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
-//! [`deploy_soak`] covers read models that change under load. [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
+//! [`rollout_soak`] covers restarts of all pods, one after the other. [`deploy_soak`] covers read models that change under load. [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
 //! [`rebuild_soak`] covers a read model that is built anew under load. [`verify_soak`] covers `read-model verify`: it finds nothing in read models that are right.
 //! [`detect_in_producer`] and [`detect_in_consumer`] plant a failpoint in the pods and look for the seed that shows its violation: a check that cannot fail proves nothing.
 
@@ -17,6 +17,7 @@ mod late_republisher;
 mod pause_watch;
 mod producer_soak;
 pub mod rebuild_soak;
+pub mod rollout_soak;
 pub mod soak_read_models;
 mod soak_violation;
 pub mod stop_soak;

@@ -27,6 +27,7 @@ mod decode;
 mod deliveries;
 mod encode;
 mod first_use;
+mod idle_links;
 mod inbound;
 mod links;
 mod management;
@@ -54,8 +55,10 @@ use crate::ServiceTier;
 use crate::access::AccessKeys;
 use crate::core::Error;
 use crate::engine::{BrokerClock, EngineConnection, EngineHandle, EngineReply, EngineRequest};
+use crate::profile::ProfileState;
 use authorization::ConnectionGrants;
 use credit::{LinkBudget, PartialDeliveryBudget, SharedCounter};
+use idle_links::LinkActivity;
 use links::LinkTable;
 pub(crate) use node_requests::CallReply;
 
@@ -76,6 +79,7 @@ pub(crate) struct BrokerConnectionConfig {
     /// Create entities when a client first uses them.
     pub(crate) create_on_first_use: bool,
     pub(crate) tier: ServiceTier,
+    pub(crate) profile: Arc<ProfileState>,
 }
 
 /// Time limits for peers.
@@ -118,6 +122,7 @@ pub(crate) struct BrokerConnection<S> {
     settings: Arc<BrokerConnectionConfig>,
     links: LinkTable,
     grants: ConnectionGrants,
+    activity: LinkActivity,
     /// The host name that the client opened the connection with, for error texts.
     namespace: String,
     /// Requests from the current events; sent to the engine together.
@@ -167,6 +172,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         line,
         replies,
         grants,
+        activity: LinkActivity::new(Instant::now()),
         namespace: "localhost".to_owned(),
         partial_budget: PartialDeliveryBudget::new(&settings.partial_bytes),
         settings,
@@ -199,7 +205,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let mut batch = Vec::new();
         let mut stopping = false;
         loop {
-            let deadlines = self.amqp.next_deadline().into_iter().chain(self.token_deadline());
+            let deadlines =
+                self.amqp.next_deadline().into_iter().chain(self.token_deadline()).chain(self.idle_deadline());
             let deadline = deadlines.min().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             // every arm is cancel-safe: a dropped read has read nothing, replies stay in their channel
             tokio::select! {
@@ -224,6 +231,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 }
             }
             self.cut_expired_links();
+            self.end_idle();
             let closed = self.take_events();
             if let Err(end) = self.send_requests().await {
                 return end;
@@ -259,11 +267,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     fn on_event(&mut self, event: ConnectionEvent) {
         match event {
-            ConnectionEvent::AttachRequested { session, link, attach } => self.on_attach(session, link, attach),
+            ConnectionEvent::AttachRequested { session, link, attach } => {
+                self.record_activity(link);
+                self.on_attach(session, link, attach);
+            }
             ConnectionEvent::Detached { link, .. } => self.on_detached(link),
-            ConnectionEvent::Delivery(delivery) => self.on_delivery(delivery),
-            ConnectionEvent::Credit { link, credit, drain } => self.on_credit(link, credit, drain),
-            ConnectionEvent::Disposition(disposition) => self.on_disposition(disposition),
+            ConnectionEvent::Delivery(delivery) => {
+                self.record_activity(delivery.link);
+                self.on_delivery(delivery);
+            }
+            ConnectionEvent::Credit { link, credit, drain } => {
+                self.record_activity(link);
+                self.on_credit(link, credit, drain);
+            }
+            ConnectionEvent::Disposition(disposition) => {
+                self.record_activity(disposition.link);
+                self.on_disposition(disposition);
+            }
             ConnectionEvent::Opened(open) => {
                 if let Some(host) = open.hostname.filter(|host| !host.is_empty()) {
                     self.namespace = host;

@@ -14,6 +14,7 @@ pub mod http;
 mod http_engine_backend;
 pub mod journal;
 mod listener;
+pub mod profile;
 pub mod rules;
 mod server;
 pub mod store;
@@ -22,6 +23,7 @@ mod tls;
 
 pub use connection::Timeouts;
 pub use engine::{StorageError, StorageLocation};
+pub use profile::{ProfileName, ServiceProfile};
 pub use server::{Broker, Config, Error};
 pub use tier::ServiceTier;
 pub use tls::{Error as TlsError, TlsFiles};

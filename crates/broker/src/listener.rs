@@ -149,8 +149,7 @@ impl ConnectionHandler {
         // Boxed: otherwise the task of each connection would be as large as the largest protocol's.
         match protocol {
             WireProtocol::Amqp => {
-                let (settings, shutdown) = (Arc::clone(&self.settings), self.shutdown.clone());
-                Box::pin(connection::serve(stream, &self.engine, settings, shutdown)).await;
+                self.serve_amqp(stream).await;
             }
             WireProtocol::Http => {
                 let service = if over_tls { self.http.clone().over_tls() } else { self.http.clone() };
@@ -167,11 +166,17 @@ impl ConnectionHandler {
                     Ok(Err(error)) => return debug!(error = %error, "WebSocket connection refused"),
                     Err(_) => return debug!("WebSocket handshake timed out"),
                 };
-                let (settings, shutdown) = (Arc::clone(&self.settings), self.shutdown.clone());
-                Box::pin(connection::serve(stream, &self.engine, settings, shutdown)).await;
+                self.serve_amqp(stream).await;
             }
             WireProtocol::Tls => debug!("connection closed: TLS inside TLS"),
         }
+    }
+
+    async fn serve_amqp<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) {
+        let Some(shutdown) = self.settings.profile.admit(&self.shutdown) else {
+            return debug!("connection refused: the profile fails over");
+        };
+        Box::pin(connection::serve(stream, &self.engine, Arc::clone(&self.settings), shutdown)).await;
     }
 
     async fn detect_protocol<S: AsyncRead + Unpin>(&self, mut stream: S) -> Option<(WireProtocol, PrefixedStream<S>)> {

@@ -17,6 +17,7 @@ use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, StorageError
 use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
 use crate::http_engine_backend::{ConfiguredEntities, HttpEngineBackend};
 use crate::listener::{Listener, raise_open_file_limit};
+use crate::profile::{ProfileState, ServiceProfile, run_disturbances};
 use crate::tier::ServiceTier;
 use crate::tls::{self, TlsFiles};
 
@@ -43,6 +44,8 @@ pub struct Config {
     pub limits: BrokerLimits,
     pub max_connections: usize,
     pub timeouts: Timeouts,
+    /// What the service does to its clients; nothing by default.
+    pub profile: ServiceProfile,
     /// With a token, tests may advance the clock and arm faults over HTTP. Never set it in production.
     pub test_token: Option<String>,
 }
@@ -67,6 +70,7 @@ impl Config {
             // The service allows 5,000 per namespace; the rest is for administration.
             max_connections: 6_000,
             timeouts: Timeouts::default(),
+            profile: ServiceProfile::default(),
             test_token: None,
         }
     }
@@ -175,9 +179,12 @@ impl Broker {
             header_timeout: config.timeouts.handshake,
             loopback_only,
             keys: keys.clone(),
+            entity_update: config.profile.entity_update,
         };
         let http = http::HttpService::new(namespace.clone(), http);
+        let profile = ProfileState::new(config.profile);
         let settings = BrokerConnectionConfig {
+            profile: Arc::clone(&profile),
             max_message_size: config.limits.max_message_size as u64,
             timeouts: config.timeouts,
             partial_bytes: Arc::default(),
@@ -197,6 +204,13 @@ impl Broker {
             max_connections: config.max_connections,
         };
         let listener = tokio::spawn(listener.run(shutdown.clone()));
+        let disturbed = namespace.clone();
+        let arm = move |fault| {
+            let namespace = disturbed.clone();
+            // Fails only if the broker stops.
+            async move { drop(namespace.run_test_command(TestCommand::Arm(fault)).await) }
+        };
+        tokio::spawn(run_disturbances(profile, arm, shutdown.clone()));
         Ok(Self { addresses, key_name, has_keys, engine, namespace, shutdown, listener, thread })
     }
 

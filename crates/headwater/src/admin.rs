@@ -5,6 +5,7 @@ mod liveness;
 mod server;
 mod service_state;
 mod snapshot;
+mod token_state;
 
 pub(crate) use heartbeats::LoopHeartbeat;
 pub(crate) use server::AdminListener;

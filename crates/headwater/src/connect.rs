@@ -15,9 +15,11 @@ use pipeline::capture::StartPosition;
 use pipeline::generation::{BuildDependencies, GenerationStore};
 use pipeline::producer::ProducerDependencies;
 use pipeline::view::{self, ModelSet, PipelineStart, Projection};
+use servicebus::ConnectionString;
 use servicebus::administration::AdministrationClient;
+use servicebus::entra::TokenSource;
 
-use crate::config::{Config, ReadModelsConfig, Secret};
+use crate::config::{BusAccess, Config, EntraAccess, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
 use crate::pauses::PauseStore;
 use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
@@ -28,6 +30,8 @@ pub(crate) const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
 const CONNECTION_STRING: &str = "`service_bus.connection_string` is not valid";
+const ENTRA: &str = "`service_bus.entra` is not complete";
+const PROXY: &str = "the environment variable for the proxy is not valid";
 
 pub(crate) async fn producer_dependencies(config: &Config, timeout: Duration) -> anyhow::Result<ProducerDependencies> {
     Ok(ProducerDependencies {
@@ -89,7 +93,7 @@ pub(crate) async fn read_model_database(config: &Config) -> anyhow::Result<Optio
 }
 
 pub(crate) fn bus_client(config: &Config) -> anyhow::Result<servicebus::Client> {
-    let client = servicebus::Client::new(config.service_bus.connection_string.reveal(), bus_config(config));
+    let client = servicebus::Client::for_endpoint(bus_endpoint(config)?, bus_config(config)?);
     client.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
 }
 
@@ -156,17 +160,45 @@ pub(crate) fn pipeline_start(config: &Config) -> PipelineStart {
 
 /// Topics and subscriptions: their settings and message counts.
 pub(crate) fn bus_administration(config: &Config) -> anyhow::Result<AdministrationClient> {
-    let client = AdministrationClient::new(config.service_bus.connection_string.reveal(), &bus_config(config));
+    let client = AdministrationClient::for_endpoint(bus_endpoint(config)?, &bus_config(config)?);
     client.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
 }
 
-fn bus_config(config: &Config) -> servicebus::Config {
-    servicebus::Config {
+fn bus_endpoint(config: &Config) -> anyhow::Result<ConnectionString> {
+    let misconfigured = |text: &str| ExitReason::Misconfigured.with_message(text);
+    match &config.service_bus.access {
+        BusAccess::ConnectionString(text) => {
+            ConnectionString::parse(text.reveal()).with_context(|| misconfigured(CONNECTION_STRING))
+        }
+        BusAccess::Entra(access) => {
+            let tokens = token_source(config)?.expect("made for this kind of access");
+            ConnectionString::for_namespace(&access.namespace, tokens)
+                .with_context(|| misconfigured("`service_bus.fully_qualified_namespace` is not valid"))
+        }
+    }
+}
+
+/// The source of tokens that all clients of this process share; `None` with a connection string.
+pub(crate) fn token_source(config: &Config) -> anyhow::Result<Option<Arc<TokenSource>>> {
+    let BusAccess::Entra(EntraAccess { settings, tokens, .. }) = &config.service_bus.access else { return Ok(None) };
+    if let Some(tokens) = tokens.get() {
+        return Ok(Some(Arc::clone(tokens)));
+    }
+    let entra = settings.clone().resolve(|name| std::env::var(name).ok());
+    let entra = entra.with_context(|| ExitReason::Misconfigured.with_message(ENTRA))?;
+    let source = TokenSource::new(entra, bus_config(config)?);
+    Ok(Some(Arc::clone(tokens.get_or_init(|| Arc::new(source)))))
+}
+
+fn bus_config(config: &Config) -> anyhow::Result<servicebus::Config> {
+    let proxies = servicebus::ProxySettings::from_environment(|name| std::env::var(name).ok());
+    Ok(servicebus::Config {
+        proxies: proxies.with_context(|| ExitReason::Misconfigured.with_message(PROXY))?,
         container_id: config.pod_id.clone(),
         ca_file: config.service_bus.ca_file.clone(),
         transport: config.service_bus.transport,
         ..servicebus::Config::default()
-    }
+    })
 }
 
 /// `key`: the configuration key of the URI, for the error message.

@@ -24,6 +24,7 @@ mod parked;
 mod pauses;
 mod pods;
 mod run;
+mod secret_files;
 mod shop;
 mod signal;
 mod status;

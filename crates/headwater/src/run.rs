@@ -34,10 +34,23 @@ use crate::pods::PodRegistry;
 use crate::signal::ShutdownSignal;
 use crate::step_down_requests::StepDownStore;
 
+/// Why a pod ended without an error.
+pub(crate) enum PodEnd {
+    Stopped,
+    /// A secret was rotated: run again with this configuration.
+    Reconfigured(Box<Config>),
+}
+
 /// Runs until a signal, then stops producer and consumer side by side. The producer, if this pod leads, stops reading, publishes what it has read,
 /// saves the checkpoint and releases the lease. The consumer applies and settles its unsettled messages and closes its sessions. `/readyz` fails as soon as
 /// the stop begins; the HTTP server stops last. A second signal ends the pod at once, and so does a service that does not stop in time.
-pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow::Result<()> {
+///
+/// Ends in the same way with [`PodEnd::Reconfigured`] when `rotated` returns: clients keep their credentials for life.
+pub(crate) async fn run_pod(
+    config: Config,
+    stop: &mut ShutdownSignal,
+    rotated: impl Future<Output = Config>,
+) -> anyhow::Result<PodEnd> {
     // First: a port that is taken must fail the pod before it touches anything.
     let listener = AdminListener::bind(&config.admin)?;
     let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;
@@ -130,6 +143,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
         producer: producer_handle,
         consumer: consumer_handle,
         audit: auditor.as_ref().map(Auditor::handle),
+        tokens: connect::token_source(&config)?,
         latency,
         generation: config.read_models.declared.generation(),
     };
@@ -151,16 +165,20 @@ pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow:
     let mut services = std::pin::pin!(services);
     tracing::info!(pod_id = config.pod_id, pipeline = config.pipeline, "pod started");
 
-    let mut result = Ok(());
+    let mut result = Ok(PodEnd::Stopped);
     tokio::select! {
         // cancel-safe: polled again below
-        ended = &mut services => return ended.and(admin_service.stop().await),
+        ended = &mut services => return ended.and(admin_service.stop().await).map(|()| PodEnd::Stopped),
         // A pod without its HTTP server cannot be observed, so it stops.
         error = admin_service.wait_for_failure() => result = Err(error),
         error = observed_producer.wait_for_other_cluster() => {
             result = Err(ExitReason::Misconfigured.with_message(error.to_string()).into());
         }
         () = stop.recv() => {}
+        config = rotated => {
+            tracing::info!("a secret file has changed; restarting the services of this pod with the new credentials");
+            result = Ok(PodEnd::Reconfigured(Box::new(config)));
+        }
     }
     tracing::info!(pod_id = config.pod_id, "stopping");
     admin_service.monitor().set_stopping();

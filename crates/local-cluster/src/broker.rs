@@ -48,6 +48,8 @@ pub struct BrokerOptions {
     pub test_hooks: bool,
     /// With it, clients need a key, and TLS if it has a certificate.
     pub access: Option<BrokerAccess>,
+    /// Further arguments.
+    pub arguments: Vec<String>,
 }
 
 impl BrokerOptions {
@@ -71,7 +73,7 @@ impl BrokerOptions {
             });
             tls.chain([OsStr::new("--keys"), access.keys.as_os_str()])
         });
-        program.args(entities).args(test_hooks.into_iter().flatten()).args(access)
+        program.args(entities).args(test_hooks.into_iter().flatten()).args(access).args(&self.arguments)
     }
 }
 

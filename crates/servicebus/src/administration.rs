@@ -5,29 +5,25 @@
 mod description;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 pub use atom_xml::duration;
 pub use description::{EntityDescription, RuleSummary};
 
-use crate::{Config, ConnectionString, ConnectionStringError, cbs, tls};
+use crate::http_client::{self, HttpEndpoint};
+use crate::{Config, ConnectionString, ConnectionStringError, cbs, entra, tls};
 
 const VERSION: &str = "2021-05";
 /// The service uses separate ports for AMQP over TLS and for HTTPS. Our broker serves both on one port.
 const AMQPS: u16 = 5671;
 const HTTPS: u16 = 443;
-const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -39,7 +35,13 @@ pub enum Error {
     Unreachable {
         authority: String,
         #[source]
-        source: io::Error,
+        source: Arc<io::Error>,
+    },
+    #[error("failed to obtain a token for {authority}")]
+    Token {
+        authority: String,
+        #[source]
+        source: entra::Error,
     },
     #[error("no reply from {authority} within {within:?}")]
     Timeout { authority: String, within: Duration },
@@ -47,8 +49,10 @@ pub enum Error {
     Http {
         authority: String,
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: http_client::Error,
     },
+    #[error("invalid request")]
+    Request(#[source] hyper::http::Error),
     #[error("Service Bus refused the request with status {status}: {detail}")]
     Refused { status: u16, detail: String },
     #[error("Service Bus replied without an entity description")]
@@ -71,14 +75,18 @@ fn percent_encode_path(path: &str) -> String {
 /// Administers one namespace.
 pub struct AdministrationClient {
     connection_string: ConnectionString,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    endpoint: HttpEndpoint,
     timeout: Duration,
     token_lifetime: Duration,
 }
 
 impl AdministrationClient {
     pub fn new(text: &str, config: &Config) -> Result<Self, Error> {
-        let mut connection_string = ConnectionString::parse(text)?;
+        Self::for_endpoint(ConnectionString::parse(text)?, config)
+    }
+
+    /// Administers the namespace of a parsed connection string, or one with tokens of Entra ID.
+    pub fn for_endpoint(mut connection_string: ConnectionString, config: &Config) -> Result<Self, Error> {
         if connection_string.port == AMQPS {
             connection_string.port = HTTPS;
         }
@@ -89,7 +97,8 @@ impl AdministrationClient {
             let name = ServerName::try_from(host.to_string()).map_err(|_| tls::Error::Name { host })?;
             Some((tls::connector(config)?, name))
         };
-        Ok(Self { connection_string, tls, timeout: config.connect_timeout, token_lifetime: config.token_lifetime })
+        let endpoint = HttpEndpoint { authority: connection_string.authority(), tls, proxies: config.proxies.clone() };
+        Ok(Self { connection_string, endpoint, timeout: config.connect_timeout, token_lifetime: config.token_lifetime })
     }
 
     /// Reads the entity at this path; `None` if there is none.
@@ -125,20 +134,23 @@ impl AdministrationClient {
     }
 
     async fn exchange(&self, method: Method, path: &str, replace: bool, body: String) -> Result<String, Error> {
+        let request = self.build_request(method, path, replace, body).await?;
         let authority = self.connection_string.authority();
-        let unreachable = |source| Error::Unreachable { authority: authority.clone(), source };
-        let stream = TcpStream::connect(&authority).await.map_err(unreachable)?;
-        let request = self.build_request(method, path, replace, body)?;
-        match &self.tls {
-            None => self.send(stream, request).await,
-            Some((connector, name)) => {
-                let stream = connector.connect(name.clone(), stream).await.map_err(unreachable)?;
-                self.send(stream, request).await
+        let failed = |error| match error {
+            http_client::Error::Connect(source) | http_client::Error::Tls(source) => {
+                Error::Unreachable { authority, source }
             }
+            error => Error::Http { authority, source: error },
+        };
+        let (status, body) = self.endpoint.exchange(request).await.map_err(failed)?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        if status == StatusCode::OK || status == StatusCode::CREATED {
+            return Ok(text);
         }
+        Err(Error::Refused { status: status.as_u16(), detail: description::detail(&text) })
     }
 
-    fn build_request(
+    async fn build_request(
         &self,
         method: Method,
         path: &str,
@@ -152,36 +164,15 @@ impl AdministrationClient {
             .header("content-type", "application/atom+xml;type=entry;charset=utf-8")
             .header("connection", "close");
         let audience = format!("http://{}/{path}", self.connection_string.host);
-        if let Some(token) = cbs::authorization(&self.connection_string.credential, &audience, self.token_lifetime) {
+        let token = cbs::authorization(&self.connection_string.credential, &audience, self.token_lifetime).await;
+        let token = token.map_err(|source| Error::Token { authority: self.connection_string.authority(), source })?;
+        if let Some(token) = token {
             request = request.header("authorization", token);
         }
         if replace {
             request = request.header("if-match", "*");
         }
-        request.body(Full::new(Bytes::from(body))).map_err(|source| self.http_error(source))
-    }
-
-    async fn send<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<String, Error>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|source| self.http_error(source))?;
-        // The connection task ends with this exchange: the sender is dropped, and `connection: close` was sent.
-        tokio::spawn(connection);
-        let answer = sender.send_request(request).await.map_err(|source| self.http_error(source))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_RESPONSE_BYTES).collect().await;
-        let body = body.map_err(|source| self.http_error(source))?.to_bytes();
-        let text = String::from_utf8_lossy(&body).into_owned();
-        if status == StatusCode::OK || status == StatusCode::CREATED {
-            return Ok(text);
-        }
-        Err(Error::Refused { status: status.as_u16(), detail: description::detail(&text) })
-    }
-
-    fn http_error(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-        Error::Http { authority: self.connection_string.authority(), source: source.into() }
+        request.body(Full::new(Bytes::from(body))).map_err(Error::Request)
     }
 }
 

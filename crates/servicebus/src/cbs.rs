@@ -13,11 +13,17 @@ use tokio::time::Instant;
 
 use crate::connection::ClientConnection;
 use crate::connection_string::Credential;
-use crate::error::{ClientOperation, Error, ServiceError};
+use crate::entra::{self, AccessToken};
+use crate::error::{BusErrorKind, ClientOperation, Error, ServiceError};
 use crate::request_link::{NodeRequest, RequestLink};
 
 const NODE: &str = "$cbs";
 const SAS: &str = "servicebus.windows.net:sastoken";
+const JWT: &str = "jwt";
+/// How often renewals are looked for: in fractions of the lifetime of the newest token.
+const LIFETIME_FRACTION: u32 = 16;
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The tokens of one connection.
 pub(crate) struct CbsTokens {
@@ -25,8 +31,23 @@ pub(crate) struct CbsTokens {
     lifetime: Duration,
     /// Held while a token is put, so that concurrent callers do not put two for one address.
     link: tokio::sync::Mutex<Option<RequestLink>>,
-    /// When to renew the token of each address; `None` if it cannot be renewed.
-    granted: Mutex<HashMap<Arc<str>, Option<Instant>>>,
+    granted: Mutex<HashMap<Arc<str>, PutToken>>,
+}
+
+/// The token that was put for an address.
+#[derive(Debug, Clone, Copy)]
+struct PutToken {
+    /// `None` if it cannot be renewed.
+    renew_at: Option<Instant>,
+    expires_at: Option<Instant>,
+}
+
+/// A token to put.
+struct Token {
+    text: Arc<str>,
+    kind: &'static str,
+    renew_at: Option<Instant>,
+    expires_at: Option<Instant>,
 }
 
 /// Whether a call put a token or found one.
@@ -62,13 +83,35 @@ impl CbsTokens {
         if self.is_granted(address) {
             return Ok(TokenGrant::Earlier);
         }
-        self.put_token(connection, &mut link, address, deadline).await?;
-        Ok(TokenGrant::New)
+        let put = self.put_token(connection, &mut link, address, deadline).await;
+        if put.as_ref().is_err_and(|error| error.kind() == BusErrorKind::Unauthorized) {
+            self.on_refused();
+        }
+        put.map(|()| TokenGrant::New)
     }
 
-    /// Makes the next [`authorize`](Self::authorize) put a token.
-    pub(crate) fn forget(&self, address: &str) {
+    /// Service Bus refused a link: the next [`authorize`](Self::authorize) puts a token.
+    pub(crate) fn on_link_refused(&self, address: &str) {
+        self.forget(address);
+        self.on_refused();
+    }
+
+    fn forget(&self, address: &str) {
         self.granted.lock().expect("no one panics while holding the tokens").remove(address);
+    }
+
+    fn on_refused(&self) {
+        if let Credential::Entra(tokens) = &self.credential {
+            tokens.on_refused();
+        }
+    }
+
+    /// How long to wait before [`renew`](Self::renew) is called again. Polled, because addresses may be added at any time.
+    pub(crate) fn renewal_interval(&self) -> Duration {
+        let granted = self.granted.lock().expect("no one panics while holding the tokens");
+        let now = Instant::now();
+        let left = granted.values().filter_map(|put| put.expires_at).map(|at| at.saturating_duration_since(now)).max();
+        (left.unwrap_or(self.lifetime) / LIFETIME_FRACTION).clamp(MIN_INTERVAL, MAX_INTERVAL)
     }
 
     /// Renews the tokens that are due. Returns the failures.
@@ -88,14 +131,14 @@ impl CbsTokens {
         let result = self.put_token(connection, &mut link, address, Instant::now() + timeout).await;
         if result.as_ref().is_err_and(|error| !error.is_retryable()) {
             // Refused for good, such as an entity that is gone. The next use of the address puts a token again.
-            self.forget(address);
+            self.on_link_refused(address);
         }
         result
     }
 
     fn due(&self, now: Instant) -> Vec<Arc<str>> {
         let granted = self.granted.lock().expect("no one panics while holding the tokens");
-        let due = granted.iter().filter(|(_, renew_at)| renew_at.is_some_and(|at| at <= now));
+        let due = granted.iter().filter(|(_, put)| put.renew_at.is_some_and(|at| at <= now));
         due.map(|(address, _)| Arc::clone(address)).collect()
     }
 
@@ -112,25 +155,37 @@ impl CbsTokens {
         deadline: Instant,
     ) -> Result<(), Error> {
         let audience = format!("sb://{}/{address}", connection.host());
-        let Some((token, expires)) = token(&self.credential, &audience, since_epoch(), self.lifetime) else {
-            return Ok(());
+        let late = |_| Error::Timeout {
+            operation: ClientOperation::Authorize,
+            address: Arc::clone(address),
+            within: deadline.elapsed(),
         };
+        let token = tokio::time::timeout_at(deadline, token(&self.credential, &audience, self.lifetime)).await;
+        let Some(token) = token.map_err(late)?? else { return Ok(()) };
+        if self.is_put(address, &token) {
+            // Only looked for a newer one: the issuer has none yet.
+            return Ok(());
+        }
         if link.as_ref().is_none_or(|link| !link.is_alive()) {
             *link = Some(RequestLink::open(connection, &NODE.into(), deadline).await?);
         }
         let link = link.as_ref().expect("just opened");
         let mut properties =
-            vec![("operation", Value::from("put-token")), ("type", SAS.into()), ("name", audience.into())];
-        if let Some(at) = expires {
+            vec![("operation", Value::from("put-token")), ("type", token.kind.into()), ("name", audience.into())];
+        if let Some(at) = token.expires_at {
+            let at = since_epoch() + at.saturating_duration_since(Instant::now());
             properties.push(("expiration", Value::Timestamp(at.as_millis() as i64)));
         }
-        let request = NodeRequest { properties, body: token.into() };
+        let request = NodeRequest { properties, body: token.text.to_string().into() };
         check(&link.request(ClientOperation::Authorize, &request, deadline).await?, address)?;
-        // A signature from the connection string cannot be renewed: there is no key to sign another.
-        let signed = matches!(self.credential, Credential::Key { .. });
-        let renew_at = signed.then(|| Instant::now() + self.lifetime * 3 / 4);
-        self.granted.lock().expect("no one panics while holding the tokens").insert(Arc::clone(address), renew_at);
+        let put = PutToken { renew_at: token.renew_at, expires_at: token.expires_at };
+        self.granted.lock().expect("no one panics while holding the tokens").insert(Arc::clone(address), put);
         Ok(())
+    }
+
+    fn is_put(&self, address: &str, token: &Token) -> bool {
+        let granted = self.granted.lock().expect("no one panics while holding the tokens");
+        granted.get(address).is_some_and(|put| put.expires_at.is_some() && put.expires_at == token.expires_at)
     }
 }
 
@@ -183,25 +238,44 @@ pub(crate) fn condition_of_status(status: i64) -> Symbol {
 }
 
 /// A token for this audience, as the `Authorization` header takes it.
-pub(crate) fn authorization(credential: &Credential, audience: &str, lifetime: Duration) -> Option<String> {
-    token(credential, audience, since_epoch(), lifetime).map(|(token, _)| token)
-}
-
-/// The token, and when it expires (time since the Unix epoch).
-fn token(
+pub(crate) async fn authorization(
     credential: &Credential,
     audience: &str,
-    now: Duration,
     lifetime: Duration,
-) -> Option<(String, Option<Duration>)> {
-    match credential {
+) -> Result<Option<String>, entra::Error> {
+    let token = obtain_token(credential, audience, lifetime).await?;
+    let prefix = |kind| if kind == JWT { "Bearer " } else { "" };
+    Ok(token.map(|token| format!("{}{}", prefix(token.kind), token.text)))
+}
+
+async fn token(credential: &Credential, audience: &str, lifetime: Duration) -> Result<Option<Token>, Error> {
+    let failed = |source| Error::Token { host: audience.into(), source: Box::new(source) };
+    obtain_token(credential, audience, lifetime).await.map_err(failed)
+}
+
+/// `None`: no token is needed.
+async fn obtain_token(
+    credential: &Credential,
+    audience: &str,
+    lifetime: Duration,
+) -> Result<Option<Token>, entra::Error> {
+    Ok(match credential {
         Credential::None => None,
-        Credential::Signature(signature) => Some((signature.clone(), None)),
-        Credential::Key { name, key } => {
-            let expires = (now + lifetime).as_secs();
-            Some((sign(name, key, audience, expires), Some(Duration::from_secs(expires))))
+        // It cannot be renewed: there is no key to sign another.
+        Credential::Signature(signature) => {
+            Some(Token { text: signature.as_str().into(), kind: SAS, renew_at: None, expires_at: None })
         }
-    }
+        Credential::Key { name, key } => {
+            let (now, expires) = (Instant::now(), (since_epoch() + lifetime).as_secs());
+            let text = sign(name, key, audience, expires).into();
+            let (renew_at, expires_at) = (Some(now + lifetime * 3 / 4), Some(now + lifetime));
+            Some(Token { text, kind: SAS, renew_at, expires_at })
+        }
+        Credential::Entra(tokens) => {
+            let AccessToken { text, refresh_at, expires_at } = tokens.token().await?;
+            Some(Token { text, kind: JWT, renew_at: Some(refresh_at), expires_at: Some(expires_at) })
+        }
+    })
 }
 
 fn sign(name: &str, key: &str, audience: &str, expires: u64) -> String {
@@ -212,7 +286,7 @@ fn sign(name: &str, key: &str, audience: &str, expires: u64) -> String {
     format!("SharedAccessSignature sr={resource}&sig={signature}&se={expires}&skn={}", percent_encode(name))
 }
 
-fn percent_encode(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 3);
     for byte in text.bytes() {
         match byte {
@@ -260,11 +334,11 @@ mod tests {
         assert_eq!(renewed.into_inner().unwrap(), ["b", "c"]);
     }
 
-    #[test]
-    fn a_given_signature_is_used_as_it_is() {
+    #[tokio::test]
+    async fn a_given_signature_is_used_as_it_is() {
         let credential = Credential::Signature("SharedAccessSignature sr=x".into());
-        let made = token(&credential, "sb://ns/orders", Duration::ZERO, Duration::from_secs(60));
-        assert_eq!(made, Some(("SharedAccessSignature sr=x".into(), None)));
-        assert_eq!(token(&Credential::None, "sb://ns/orders", Duration::ZERO, Duration::from_secs(60)), None);
+        let made = authorization(&credential, "sb://ns/orders", Duration::from_secs(60)).await.unwrap();
+        assert_eq!(made.as_deref(), Some("SharedAccessSignature sr=x"));
+        assert_eq!(authorization(&Credential::None, "sb://ns/orders", Duration::from_secs(60)).await.unwrap(), None);
     }
 }

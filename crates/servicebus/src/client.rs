@@ -20,7 +20,7 @@ use crate::connection::{ClientConnection, ClientLink, ConnectionTimeouts, LinkOp
 use crate::error::{BusErrorKind, ClientOperation, DisconnectReason, Error};
 use crate::management::Management;
 use crate::request_link::RequestLink;
-use crate::{Config, ConnectionString, MessageBrowser, Receiver, Sender, SessionReceiver, Transport, tls};
+use crate::{Config, ConnectionString, MessageBrowser, Receiver, Sender, SessionReceiver, Transport, error_chain, tls};
 
 /// A Service Bus client. Cheap to clone; clones share one connection.
 #[derive(Clone)]
@@ -55,7 +55,11 @@ pub(crate) struct ActiveConnection {
 impl Client {
     /// Parses the connection string and loads the certificates. Connects on first use.
     pub fn new(connection_string: &str, config: Config) -> Result<Self, Error> {
-        let connection_string = ConnectionString::parse(connection_string)?;
+        Self::for_endpoint(ConnectionString::parse(connection_string)?, config)
+    }
+
+    /// A client of a parsed connection string, or of a namespace with tokens of Entra ID. Loads the certificates; connects on first use.
+    pub fn for_endpoint(connection_string: ConnectionString, config: Config) -> Result<Self, Error> {
         let tls = if connection_string.emulator {
             None
         } else {
@@ -185,7 +189,7 @@ impl Client {
             }
             Err(error) => {
                 state.record_failure(&self.inner.config);
-                warn!(host = %self.inner.connection_string.host, error = %chain(&error), "failed to connect to Service Bus; retrying on next use");
+                warn!(host = %self.inner.connection_string.host, error = %error_chain(&error), "failed to connect to Service Bus; retrying on next use");
                 Err(error)
             }
         }
@@ -198,7 +202,7 @@ impl Client {
         let failed = |source| Error::Connect { host: Arc::clone(&host), source };
         let late = || failed(DisconnectReason::NoReply(ClientOperation::Open));
         let authority = connection_string.authority_for(config.transport);
-        let dialled = timeout_at(deadline, TcpStream::connect(&authority)).await;
+        let dialled = timeout_at(deadline, self.open_socket(&authority)).await;
         let stream = dialled.map_err(|_| late())?.map_err(|error| failed(DisconnectReason::Dial(Arc::new(error))))?;
         // Frames are batched before they are written, so Nagle's algorithm would only delay them.
         stream.set_nodelay(true).map_err(|error| failed(DisconnectReason::Dial(Arc::new(error))))?;
@@ -215,6 +219,14 @@ impl Client {
                     agreed.map_err(|_| late())?.map_err(|error| failed(DisconnectReason::Tls(Arc::new(error))))?;
                 self.open(stream, &authority, timeouts, deadline).await
             }
+        }
+    }
+
+    /// Only WebSockets go through a proxy: proxies do not let AMQP's own port through.
+    async fn open_socket(&self, authority: &str) -> std::io::Result<TcpStream> {
+        match self.inner.config.transport {
+            Transport::Amqp => TcpStream::connect(authority).await,
+            Transport::WebSocket => self.inner.config.proxies.connect(authority).await,
         }
     }
 
@@ -267,7 +279,7 @@ impl ReconnectState {
 }
 
 /// The backoff after this many failures: a doubling time, of which half is random. `dice` is in 0..1.
-fn backoff(failures: u32, config: &Config, dice: f64) -> Duration {
+pub(crate) fn backoff(failures: u32, config: &Config, dice: f64) -> Duration {
     let doubled = config.initial_backoff.saturating_mul(1 << failures.saturating_sub(1).min(20));
     doubled.min(config.max_backoff).mul_f64(0.5 + dice / 2.0)
 }
@@ -306,7 +318,7 @@ impl ActiveConnection {
         if opened.as_ref().err().is_none_or(|error| error.kind() != BusErrorKind::Unauthorized) {
             return opened;
         }
-        self.cbs.forget(address);
+        self.cbs.on_link_refused(address);
         match granted {
             TokenGrant::New => opened,
             TokenGrant::Earlier => {
@@ -346,24 +358,18 @@ impl Drop for ActiveConnection {
 
 /// Renews the tokens of a connection until it is dropped or lost.
 async fn renew_tokens(connected: Weak<ActiveConnection>, config: Config) {
-    // Polls, because addresses may be added at any time.
-    let rhythm = (config.token_lifetime / 8).clamp(Duration::from_millis(10), Duration::from_secs(60));
+    let mut interval = config.token_lifetime.min(Duration::from_secs(1)) / 8;
     loop {
-        tokio::time::sleep(rhythm).await;
+        tokio::time::sleep(interval).await;
         let Some(connected) = connected.upgrade() else { return };
         if !connected.connection.is_alive() {
             return;
         }
         for error in connected.cbs.renew(&connected.connection, config.operation_timeout).await {
-            warn!(error = %chain(&error), "failed to renew token; retrying");
+            warn!(error = %error_chain(&error), "failed to renew token; retrying");
         }
+        interval = connected.cbs.renewal_interval();
     }
-}
-
-/// An error with its causes, for the log.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

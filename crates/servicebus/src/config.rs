@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use amqp::performative::ReceiverSettleMode;
 
+use crate::ProxySettings;
+
 /// How AMQP reaches the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
@@ -40,8 +42,10 @@ pub struct Config {
     /// Validity of a token that is signed with a key. The token is renewed when a quarter of this time is left.
     pub token_lifetime: Duration,
     pub transport: Transport,
-    /// PEM file of the certificate authorities to trust instead of the public ones.
+    /// PEM file of the certificate authorities to trust, instead of those of the system and the public ones.
     pub ca_file: Option<PathBuf>,
+    /// For HTTPS and for AMQP over WebSocket.
+    pub proxies: ProxySettings,
 }
 
 impl Default for Config {
@@ -61,6 +65,7 @@ impl Default for Config {
             token_lifetime: Duration::from_secs(3_600),
             transport: Transport::Amqp,
             ca_file: None,
+            proxies: ProxySettings::default(),
         }
     }
 }

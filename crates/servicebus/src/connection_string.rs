@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::Transport;
+use crate::entra::TokenSource;
 
 /// Where the namespace is, and how to authenticate.
 #[derive(Clone, PartialEq, Eq)]
@@ -17,15 +18,33 @@ pub struct ConnectionString {
     pub credential: Credential,
 }
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Credential {
     /// A key that signs tokens.
     Key { name: String, key: String },
     /// A token that was signed elsewhere, used as is.
     Signature(String),
+    /// Tokens of Entra ID.
+    Entra(Arc<TokenSource>),
     /// No token is sent.
     None,
 }
+
+impl PartialEq for Credential {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Key { name, key }, Self::Key { name: other_name, key: other_key }) => {
+                (name, key) == (other_name, other_key)
+            }
+            (Self::Signature(one), Self::Signature(other)) => one == other,
+            (Self::Entra(one), Self::Entra(other)) => Arc::ptr_eq(one, other),
+            (Self::None, Self::None) => true,
+            (Self::Key { .. } | Self::Signature(_) | Self::Entra(_) | Self::None, _) => false,
+        }
+    }
+}
+
+impl Eq for Credential {}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -33,6 +52,8 @@ pub enum Error {
     NoEndpoint,
     #[error("`Endpoint` is not `sb://host[:port]/`")]
     Endpoint,
+    #[error("the namespace is not `host[:port]`")]
+    Namespace,
     #[error("part {0} is not of the form `Name=value`")]
     InvalidPart(usize),
     #[error("`{0}` is given twice")]
@@ -62,6 +83,14 @@ impl ConnectionString {
         let default_port = if emulator { PLAIN_PORT } else { TLS_PORT };
         let entity_path = parts.entity_path.filter(|path| !path.is_empty());
         Ok(Self { host: host.into(), port: port.unwrap_or(default_port), emulator, entity_path, credential })
+    }
+
+    /// A namespace by its host name, such as `shop.servicebus.windows.net`, with tokens of Entra ID. Always TLS.
+    pub fn for_namespace(name: &str, tokens: Arc<TokenSource>) -> Result<Self, Error> {
+        let (host, port) = check_namespace(name)?;
+        let credential = Credential::Entra(tokens);
+        let port = port.unwrap_or(TLS_PORT);
+        Ok(Self { host: host.into(), port, emulator: false, entity_path: None, credential })
     }
 
     /// `host:port`, with brackets around an IPv6 address.
@@ -114,12 +143,23 @@ impl ConnectionStringParts {
     }
 }
 
+/// The host and port of a namespace that is given by name.
+pub fn check_namespace(name: &str) -> Result<(&str, Option<u16>), Error> {
+    if name.contains(['/', ';', '=']) {
+        return Err(Error::Namespace);
+    }
+    authority(name).map_err(|_| Error::Namespace)
+}
+
 fn endpoint(text: &str) -> Result<(&str, Option<u16>), Error> {
     let (scheme, rest) = text.split_once("://").ok_or(Error::Endpoint)?;
     if !["sb", "amqp", "amqps"].contains(&scheme) {
         return Err(Error::Endpoint);
     }
-    let authority = rest.split('/').next().unwrap_or_default();
+    authority(rest.split('/').next().unwrap_or_default())
+}
+
+fn authority(authority: &str) -> Result<(&str, Option<u16>), Error> {
     let (host, port) = match authority.strip_prefix('[') {
         // An IPv6 address contains colons itself.
         Some(bracketed) => {
@@ -159,6 +199,7 @@ impl fmt::Debug for Credential {
         match self {
             Self::Key { name, .. } => write!(f, "Key({name}, ***)"),
             Self::Signature(_) => f.write_str("Signature(***)"),
+            Self::Entra(tokens) => write!(f, "Entra({})", tokens.issuer()),
             Self::None => f.write_str("None"),
         }
     }

@@ -28,6 +28,13 @@ pub enum Error {
         #[source]
         source: DisconnectReason,
     },
+    /// Entra ID gave no token.
+    #[error("failed to obtain a token for `{host}`")]
+    Token {
+        host: Arc<str>,
+        #[source]
+        source: Box<crate::entra::Error>,
+    },
     /// Service Bus replied with an error.
     #[error("failed to {operation} `{address}`")]
     Refused {
@@ -257,6 +264,8 @@ impl Error {
         match self {
             Self::ConnectionString(_) | Self::Tls(_) => BusErrorKind::Configuration,
             Self::Connect { source, .. } | Self::ConnectionLost { source, .. } => source.kind(),
+            Self::Token { source, .. } if source.is_retryable() => BusErrorKind::ConnectionLost,
+            Self::Token { .. } => BusErrorKind::Unauthorized,
             Self::Refused { source, .. } | Self::LinkDetached { source, .. } => source.kind(),
             Self::Unsettled { failed, .. } => {
                 failed.first().map_or(BusErrorKind::Unknown, |(_, refusal)| refusal.kind())
@@ -276,9 +285,11 @@ impl Error {
 
     pub fn scope(&self) -> ErrorScope {
         match self {
-            Self::ConnectionString(_) | Self::Tls(_) | Self::Connect { .. } | Self::ConnectionLost { .. } => {
-                ErrorScope::Connection
-            }
+            Self::ConnectionString(_)
+            | Self::Tls(_)
+            | Self::Connect { .. }
+            | Self::ConnectionLost { .. }
+            | Self::Token { .. } => ErrorScope::Connection,
             Self::LinkDetached { .. } | Self::Closed { .. } => ErrorScope::Link,
             Self::InvalidState { source, .. } => scope_of_command_error(*source),
             Self::Refused { .. }
@@ -298,6 +309,7 @@ impl Error {
             Self::Connect { source, .. } | Self::ConnectionLost { source, .. } => source.condition(),
             Self::ConnectionString(_)
             | Self::Tls(_)
+            | Self::Token { .. }
             | Self::Timeout { .. }
             | Self::MessageTooLarge { .. }
             | Self::InvalidState { .. }

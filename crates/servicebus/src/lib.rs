@@ -23,7 +23,7 @@
 //! Reading order: [`Client`] (reconnects) → `connection` (one task that owns socket and protocol) → [`Sender`], [`SessionReceiver`], [`Receiver`] →
 //! [`Settler`]. `cbs` and `management` send requests. [`Error`] says what failed, and [`BusErrorKind`] whether a retry may help.
 //!
-//! [`administration`] creates and describes entities over HTTP.
+//! [`entra`] obtains tokens of Entra ID, for a namespace without a connection string. [`administration`] creates and describes entities over HTTP.
 //!
 //! Every call has a deadline. Never retries: a call that failed may have been carried out, and only the caller knows
 //! whether doing it twice is safe.
@@ -35,11 +35,14 @@ mod config;
 mod connection;
 mod connection_string;
 mod delivery_queue;
+pub mod entra;
 mod error;
+mod http_client;
 mod management;
 mod message;
 mod message_browser;
 mod pipelined_sender;
+mod proxy;
 mod receiver;
 mod request_link;
 mod sender;
@@ -52,13 +55,21 @@ pub use amqp::{Map, Value};
 pub use client::Client;
 pub use config::{Config, Transport};
 pub use connection::SendOutcome;
-pub use connection_string::{ConnectionString, Credential, Error as ConnectionStringError};
+pub use connection_string::{ConnectionString, Credential, Error as ConnectionStringError, check_namespace};
 pub use error::{BusErrorKind, ClientOperation, DisconnectReason, Error, ErrorScope, ServiceError};
+pub use http_client::Error as HttpError;
 pub use message::{EncodedMessage, Message, ReceivedMessage};
 pub use message_browser::MessageBrowser;
 pub use pipelined_sender::PipelinedSender;
+pub use proxy::{Error as ProxyError, ProxySettings};
 pub use receiver::Receiver;
 pub use sender::{MessageBatch, Sender};
 pub use session_receiver::{SessionHandle, SessionReceiver};
 pub use settlement::{Settlement, Settler};
 pub use tls::Error as TlsError;
+
+/// An error with its causes, for the log.
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -26,7 +26,7 @@ pub enum Error {
     Name { host: Arc<str> },
 }
 
-/// Trusts the authorities of the configured file, or else the public ones; never both.
+/// Trusts the authorities of the configured file, or else those of the system (`SSL_CERT_FILE`) and the public ones. The file excludes all others.
 pub(crate) fn connector(config: &Config) -> Result<TlsConnector, Error> {
     let unfit = |error| Error::Unfit(Arc::new(error));
     let client = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
@@ -41,6 +41,8 @@ fn roots(config: &Config) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let Some(path) = &config.ca_file else {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        // A container image may have no certificates at all, and a system may have some that cannot be parsed.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };
     let certificates = CertificateDer::pem_file_iter(path)

@@ -5,6 +5,7 @@ pub mod bus;
 pub mod checker;
 pub mod cluster;
 pub mod failpoints;
+pub mod issuer;
 pub mod load;
 pub mod nemesis;
 pub mod proxy;

@@ -48,6 +48,9 @@ struct Args {
     /// Without the read model that lists all applied events: for one aggregate of very many events
     #[arg(long)]
     no_history: bool,
+    /// Run the broker with `--profile harsh`, its times divided by this number, such as 60
+    #[arg(long, value_name = "SCALE")]
+    harsh: Option<f64>,
     /// The content of the pods' `producer:`, besides `start`
     #[arg(long)]
     producer: Option<String>,
@@ -65,6 +68,7 @@ impl Args {
             options.base.producer = format!("start: beginning, {producer}");
         }
         options.poison = options.can_poison();
+        options.base.harsh_scale = self.harsh;
         if self.peace { options.without_faults() } else { options }
     }
 }

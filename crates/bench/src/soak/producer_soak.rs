@@ -42,6 +42,8 @@ pub struct ProducerSoakOptions {
     /// Seed of the fault plan; the load has its own.
     pub seed: u64,
     pub failpoint: Option<Failpoint>,
+    /// Runs the broker with the profile `harsh`, its times divided by this number.
+    pub harsh_scale: Option<f64>,
     /// Without progress for this long, a pipeline that is not drained counts as stalled.
     pub stall_timeout: Duration,
     /// Prints the plan and the progress.
@@ -62,6 +64,7 @@ impl ProducerSoakOptions {
             profile: FaultProfile::leaders(),
             seed,
             failpoint: None,
+            harsh_scale: None,
             stall_timeout: Duration::from_secs(60),
             verbose: true,
         }
@@ -90,8 +93,15 @@ impl ProducerSoakOptions {
             topic: self.topic,
             producer: self.producer.clone(),
             environment: environment.into_iter().collect(),
+            broker_arguments: self.broker_arguments(),
             ..TestClusterConfig::new(binary)
         }
+    }
+
+    fn broker_arguments(&self) -> Vec<String> {
+        let Some(scale) = self.harsh_scale else { return vec![] };
+        let (scale, seed) = (scale.to_string(), self.seed.to_string());
+        ["--profile", "harsh", "--profile-scale", &scale, "--profile-seed", &seed].map(str::to_owned).into()
     }
 
     /// Without duplicate detection a takeover may publish copies.

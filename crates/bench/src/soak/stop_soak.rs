@@ -6,22 +6,19 @@
 
 mod result;
 mod rounds;
+mod running_soak;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use testkit::checker::{Checker, DuplicatePolicy};
-use testkit::cluster::{
-    CoordinationObserver, LeaseTimings, MongoTopology, TestCluster, TestClusterConfig, TopicConfig,
-};
+use testkit::cluster::{LeaseTimings, MongoTopology, TestClusterConfig, TopicConfig};
 use testkit::load::Load;
-use tokio_util::sync::CancellationToken;
 
-use super::consumer_soak::{ApplyProgress, Error, wait_until_applied};
-use super::{RunEnd, SubscriptionReader, producer_soak, soak_read_models};
+use super::consumer_soak::Error;
+use super::soak_read_models;
 pub use result::StopSoakResult;
 use rounds::StopRounds;
+pub(super) use running_soak::{RunningSoak, SoakComparison};
 
 /// The default termination grace period of Kubernetes.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -101,52 +98,20 @@ impl StopSoakOptions {
 /// Starts the cluster, writes, stops leaders, waits until everything has arrived, and compares.
 pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakResult, Error> {
     let began = Instant::now();
-    let mut cluster = TestCluster::start(options.blueprint(binary)).await?;
-    let observer = CoordinationObserver::start(&cluster).await?;
-    let views = cluster.mongo().client().database(&format!("{}_views", cluster.mongo().source()));
-    cluster.start_pods()?;
-    cluster.wait_for_leader(LEADER_TIMEOUT).await?;
-    cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
-    let checker = Arc::new(Checker::new());
-    let subscription = cluster.broker().observer_subscription();
-    let reader = SubscriptionReader::start(cluster.broker(), &subscription, &checker);
-    let enough = CancellationToken::new();
-    let writing = {
-        let (load, events, ledger, enough) =
-            (options.load.clone(), cluster.events(), Arc::clone(&checker), enough.clone());
-        tokio::spawn(async move { load.write_until(&events, &ledger, &enough).await })
-    };
-
-    let mut rounds = StopRounds::new(&mut cluster, &observer, &checker, options);
+    let mut soak = RunningSoak::start(binary, options).await?;
+    let mut rounds = StopRounds::new(&mut soak.cluster, &soak.observer, &soak.checker, options);
     let timings = rounds.run().await;
-    enough.cancel();
-    writing.await.expect("writers do not panic");
-    let figures = timings?;
-
-    let (written, progress) = (Instant::now(), ApplyProgress::start(&views, &checker, options.verbose));
-    let stall_timeout = options.stall_timeout;
-    let published =
-        producer_soak::wait_until_all_observed(&mut cluster, &subscription, &checker, stall_timeout).await?;
-    let (applied, _) = wait_until_applied(&mut cluster, &checker, &progress, stall_timeout, written).await?;
-    let is_stalled = [published, applied].contains(&RunEnd::Stalled);
-    cluster.stop_pods().await;
-    producer_soak::wait_until_quiet(&checker).await;
-    let reader_errors = reader.errors();
-    drop((reader, progress));
-    let applied = checker.with_same_writes();
-    soak_read_models::record_history(&views, &applied).await?;
-    let expected = soak_read_models::fold(&cluster.events()).await?;
-    let differences = soak_read_models::differences(&views, &expected).await?;
-    let fence_breaches = observer.read(|history| history.violations().len());
-    let unexpected_exits = cluster.stop().await;
+    let (figures, comparison) = (timings, soak.finish(options).await?);
+    let SoakComparison { topic, applied, differences, is_stalled, reader_errors, fence_breaches, unexpected_exits } =
+        comparison;
     Ok(StopSoakResult {
-        topic: checker.check(DuplicatePolicy::Forbidden),
-        applied: applied.check(DuplicatePolicy::Forbidden),
+        topic,
+        applied,
         differences,
         is_stalled,
         reader_errors,
         fence_breaches,
-        figures,
+        figures: figures?,
         deadline: DEADLINE,
         unexpected_exits,
         took: began.elapsed(),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use subtle::ConstantTimeEq;
 
-use super::{AccessGrant, covers, normalize};
+use super::{AccessGrant, EntraIssuer, covers, normalize};
 use crate::atom::{AccessRight, AuthorizationRule};
 use crate::core::Timestamp;
 
@@ -54,9 +54,18 @@ impl AccessKey {
     }
 }
 
-/// All keys of a broker. There is at least one.
+/// All keys of a broker, and the issuer whose tokens it accepts. There is at least one key, or an issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessKeys(Vec<AccessKey>);
+pub struct AccessKeys {
+    keys: Vec<AccessKey>,
+    pub(super) entra: Option<EntraIssuer>,
+}
+
+impl From<EntraIssuer> for AccessKeys {
+    fn from(issuer: EntraIssuer) -> Self {
+        Self { keys: vec![], entra: Some(issuer) }
+    }
+}
 
 /// Why a file of keys is refused. The text contains no key.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -105,12 +114,18 @@ impl AccessKeys {
                 return Err(KeyFileError::Duplicate(key.name.clone()));
             }
         }
-        Ok(Self(keys))
+        Ok(Self { keys, entra: None })
+    }
+
+    /// Also accepts tokens of this issuer.
+    #[must_use]
+    pub fn with_entra(self, issuer: EntraIssuer) -> Self {
+        Self { entra: Some(issuer), ..self }
     }
 
     /// The keys of this name that apply at a normalized path.
     pub(super) fn find<'a>(&'a self, name: &'a str, path: &'a str) -> impl Iterator<Item = &'a AccessKey> {
-        self.0.iter().filter(move |key| {
+        self.keys.iter().filter(move |key| {
             let scope = key.entity.as_deref().map(normalize).unwrap_or_default();
             key.name == name && covers(&scope, path)
         })
@@ -119,7 +134,7 @@ impl AccessKeys {
     /// What a key gives to a client that names it and knows it: one grant for each of its scopes, without expiry. Compares in constant time.
     pub(crate) fn grants_of(&self, name: &str, key: &str) -> Vec<AccessGrant> {
         let knows = |own: &AccessKey| own.values().any(|value| value.as_bytes().ct_eq(key.as_bytes()).into());
-        let keys = self.0.iter().filter(|own| own.name == name && knows(own));
+        let keys = self.keys.iter().filter(|own| own.name == name && knows(own));
         let grant = |own: &AccessKey| AccessGrant {
             scope: own.entity.as_deref().map(normalize).unwrap_or_default(),
             rights: own.rights.clone(),
@@ -131,7 +146,7 @@ impl AccessKeys {
     /// The name of a key with the right to manage the namespace, for a connection string.
     pub fn manager(&self) -> Option<&str> {
         let manages = |key: &&AccessKey| key.entity.is_none() && key.rights.contains(&AccessRight::Manage);
-        self.0.iter().find(manages).map(|key| key.name.as_str())
+        self.keys.iter().find(manages).map(|key| key.name.as_str())
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! A key belongs to the namespace or to one entity, and gives rights to send, listen or manage. A client never sends its
 //! key. It sends a token (`SharedAccessSignature`) that names a resource, a time of expiry and the key that signed it.
-//! A verified token becomes an `AccessGrant`.
+//! A verified token becomes an `AccessGrant`. Tokens of Entra ID are accepted too, if an issuer is configured.
 
+mod entra;
 mod keys;
 mod token;
 
+pub use entra::{EntraIssuer, IssuerFileError};
 pub use keys::{AccessKey, AccessKeys, KeyFileError};
 pub(crate) use token::TokenError;
 

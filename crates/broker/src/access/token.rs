@@ -7,14 +7,14 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::keys::AccessKey;
-use super::{AccessGrant, AccessKeys, covers, normalize};
+use super::{AccessGrant, AccessKeys, EntraIssuer, covers, normalize};
 use crate::atom::AuthorizationRule;
 use crate::core::Timestamp;
 
 /// Why a token is refused. The text contains nothing of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
-    #[error("MalformedToken: the token is not a SharedAccessSignature")]
+    #[error("MalformedToken: the token is neither a SharedAccessSignature nor a JWT of an accepted issuer")]
     Malformed,
     #[error("ExpiredToken: the token is expired")]
     Expired,
@@ -22,6 +22,12 @@ pub(crate) enum TokenError {
     WrongResource,
     #[error("InvalidSignature: the token has an invalid signature")]
     Signature,
+    #[error("InvalidIssuer: the token is from another issuer")]
+    Issuer,
+    #[error("TokenNotYetValid: the token is not valid yet")]
+    NotYetValid,
+    #[error("Unauthorized: no role assignment gives this identity a right on the resource")]
+    NoRole,
 }
 
 const PREFIX: &str = "SharedAccessSignature ";
@@ -44,8 +50,11 @@ impl AccessKeys {
         now: Timestamp,
         rules: &[(String, AuthorizationRule)],
     ) -> Result<AccessGrant, TokenError> {
-        let fields = TokenFields::parse(token)?;
         let path = normalize(path);
+        if let Some(issuer) = self.entra.as_ref().filter(|_| EntraIssuer::is_jwt(token)) {
+            return issuer.verify(token, &path, now);
+        }
+        let fields = TokenFields::parse(token)?;
         let resource = percent_decode(fields.resource).ok_or(TokenError::Malformed)?;
         let resource = normalize(path_of(&resource));
         // Clients sign the address of the node that they open, and the node has no rights of its own.

@@ -70,7 +70,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         Ok(())
     }
 
-    pub(super) fn add_grant(&mut self, grant: AccessGrant) {
+    pub(super) fn add_grant(&mut self, mut grant: AccessGrant) {
+        if let Some(lifetime) = self.settings.profile.profile.max_token_lifetime {
+            let latest = self.settings.clock.now().0.saturating_add(lifetime.as_millis() as u64);
+            grant.expires_at = grant.expires_at.min(Timestamp(latest));
+        }
         // A client renews its token: only the newest of a scope counts.
         self.grants.grants.retain(|other| other.scope != grant.scope);
         self.grants.grants.push(grant);
@@ -79,6 +83,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     pub(super) fn forget_link(&mut self, link: amqp::LinkId) {
         self.grants.links.remove(&link);
+        self.forget_activity(link);
     }
 
     /// When to call [`cut_expired_links`](Self::cut_expired_links), if no frame comes first.

@@ -17,6 +17,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 let (to, size) = (*entity, payload.len());
                 let scope = TransactionScope { connection: self.line.id(), session: session.number(), entity: *scope };
                 match decode::decode_messages(message_format, payload) {
+                    Ok(messages) if !self.settings.profile.take_credits(messages.len()) => {
+                        self.on_sent(link, id, Err(Error::ServerBusy));
+                    }
                     Ok(messages) => {
                         self.pending_bytes += size;
                         if let Some(DeliveryState::Transactional(state)) = state {
@@ -48,6 +51,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     /// The message is on disk, or was refused.
     pub(super) fn on_sent(&mut self, link: amqp::LinkId, delivery: u32, result: Result<(), Error>) {
         let state = match result {
+            Err(error) if self.settings.profile.profile.detaches_publishers && error.is_about_the_message() => {
+                return self.force_detach(link, to_amqp(&error));
+            }
             Ok(()) => DeliveryState::Accepted,
             Err(error) => DeliveryState::rejected(to_amqp(&error)),
         };

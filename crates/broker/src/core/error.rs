@@ -92,6 +92,11 @@ impl Error {
         }
     }
 
+    /// True if the same message would be refused again.
+    pub(crate) fn is_about_the_message(&self) -> bool {
+        matches!(self, Self::InvalidArgument { .. } | Self::NotAllowed(_) | Self::MessageTooLarge { .. })
+    }
+
     /// The status code of a management response.
     pub fn status(&self) -> u16 {
         match self {

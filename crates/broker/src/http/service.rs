@@ -48,11 +48,19 @@ pub struct Config {
     pub loopback_only: bool,
     /// With keys, administration needs a token with the right to manage.
     pub keys: Option<Arc<AccessKeys>>,
+    /// How long an update of an entity takes.
+    pub entity_update: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { test_token: None, header_timeout: Duration::from_secs(30), loopback_only: false, keys: None }
+        Self {
+            test_token: None,
+            header_timeout: Duration::from_secs(30),
+            loopback_only: false,
+            keys: None,
+            entity_update: Duration::ZERO,
+        }
     }
 }
 
@@ -273,6 +281,7 @@ impl<N: NamespaceBackend> HttpService<N> {
             let current = self.namespace.get(address.clone()).await?.properties.description;
             let mut properties = submitted.into_update(&current);
             apply_message_size(&mut properties.description, Some(&current), usual, tier)?;
+            tokio::time::sleep(self.config.entity_update).await;
             (StatusCode::OK, self.namespace.update(address, properties).await?)
         } else {
             let mut properties = submitted.into_new();

@@ -61,7 +61,7 @@ fn describe_pause(why: PauseReason) -> (&'static str, &'static str) {
         PauseReason::TopicMissing => ("no topic", "the topic does not exist; run `headwater topology apply`"),
         PauseReason::Unauthorized => (
             "unauthorized",
-            "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Send, the expiry of a token",
+            "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Send, the expiry of a token; with Entra ID, the role Azure Service Bus Data Sender",
         ),
         PauseReason::Disabled => ("disabled", "the topic or the subscription is disabled"),
         PauseReason::Busy => ("busy", "Service Bus throttles requests"),
@@ -98,7 +98,7 @@ fn describe_session_problem(problem: SessionProblem) -> (&'static str, &'static 
         }
         SessionProblem::Unauthorized => (
             "unauthorized",
-            "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Listen, the expiry of a token",
+            "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Listen, the expiry of a token; with Entra ID, the role Azure Service Bus Data Receiver",
         ),
         SessionProblem::Disabled => ("disabled", "the subscription is disabled"),
         SessionProblem::Busy => ("busy", "Service Bus throttles requests"),

@@ -10,10 +10,12 @@ use admin::{
 use lease::LeaseStatus;
 use pipeline::counters::MetricSample;
 use pipeline::{audit, capture, consumer, producer, publish};
+use servicebus::entra::TokenSource;
 
 use super::heartbeats::BackgroundLoopHeartbeats;
 use super::liveness::LoopMonitor;
 use super::service_state::{self, ServiceState};
+use super::token_state;
 use crate::pods::Announcement;
 use crate::status::THE_LEASE;
 
@@ -27,6 +29,8 @@ pub(crate) struct PodServices {
     pub(crate) consumer: Option<consumer::Handle>,
     /// `None` without read models, or with the audit off.
     pub(crate) audit: Option<audit::Handle>,
+    /// Tokens of Entra ID; `None` with a connection string.
+    pub(crate) tokens: Option<Arc<TokenSource>>,
     /// Filled by the apply observer.
     pub(crate) latency: LatencyHistogram,
     /// Generation of its set of read models.
@@ -87,6 +91,7 @@ impl PodMonitor {
         let capture = self.capture_status();
         let mut problems: Vec<_> = producer_state.problem.iter().cloned().collect();
         problems.extend(consumer_state.as_ref().and_then(|state| state.problem.clone()));
+        problems.extend(self.services.tokens.as_deref().and_then(|tokens| token_state::problem(&tokens.health(), now)));
         problems.extend(self.stalled_loops(now));
         Announcement {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -245,6 +250,8 @@ impl PodTelemetry for PodMonitor {
             labels: vec![("read_model", counts.model)],
             value: counts.applied,
         }));
+        let health = self.services.tokens.as_deref().map(TokenSource::health).unwrap_or_default();
+        samples.extend(token_state::samples(&health, tokio::time::Instant::now().into_std()));
         samples
     }
 
@@ -286,7 +293,11 @@ mod tests {
         let captured = capture::CaptureStatus::initial(tokio::time::Instant::now());
         let counters = counter_samples(&captured, &Default::default(), &Default::default(), &Default::default());
         let pipeline = admin::metrics::METRICS.iter().map(|metric| metric.name);
-        pipeline.chain(counters.into_iter().map(|sample| sample.name)).chain(OF_THE_POD).collect()
+        pipeline
+            .chain(counters.into_iter().map(|sample| sample.name))
+            .chain(OF_THE_POD)
+            .chain(token_state::METRICS)
+            .collect()
     }
 
     #[test]

@@ -37,14 +37,15 @@ pub(super) async fn check_service_bus(config: &Config) -> anyhow::Result<Vec<Che
 
 fn unreachable_finding(error: &Error) -> CheckFinding {
     if error.is_unauthorized() {
-        let fix = "use a key with the Manage right for `check` and `topology apply`; pods need only Send and Listen";
+        let fix = "use a key with the Manage right (with Entra ID: the role Azure Service Bus Data Owner) for `check` and `topology apply`; pods need only Send and Listen";
         return CheckFinding::warning(SECTION, format!("its settings cannot be read: {error}"), fix);
     }
-    let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(" ({cause})"));
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let cause: String = causes.map(|cause| format!(" ({cause})")).collect();
     CheckFinding::error(
         SECTION,
         format!("{error}{cause}"),
-        "check `service_bus.connection_string`, and that Service Bus is reachable",
+        "check `service_bus.connection_string` or `service_bus.entra`, and that Service Bus is reachable",
     )
 }
 

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::access::AccessKeys;
-use broker::{Broker, Config, ServiceTier, StorageLocation, TlsFiles, emulator_config};
+use broker::access::{AccessKeys, EntraIssuer};
+use broker::{Broker, Config, ProfileName, ServiceTier, StorageLocation, TlsFiles, emulator_config};
 
 use crate::exit::ExitReason;
 use crate::output;
@@ -49,6 +49,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIER", value_enum, default_value = "standard")]
     tier: TierName,
 
+    /// Do to clients what Azure Service Bus does: end idle links and connections, throttle, detach a publisher for one refused transfer. `harsh` adds
+    /// node moves, storms of internal errors and failovers. Sets the tier too
+    #[arg(long, value_name = "PROFILE", value_enum, conflicts_with = "tier")]
+    profile: Option<ProfileChoice>,
+
+    /// Divide the times of the profile by this number
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "profile", value_parser = parse_scale)]
+    profile_scale: f64,
+
+    /// Chooses the disturbances of the profile `harsh`
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "profile")]
+    profile_seed: u64,
+
     /// Certificate chain (PEM); the port then also accepts TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -66,6 +79,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
 
+    /// Accept tokens of Entra ID, or of another issuer of JWTs (RS256): a JSON file
+    /// `{"issuer": "https://…", "jwks": "keys.json", "assignments": [{"principal": "…", "rights": ["Send", "Listen"], "entity": "orders"}]}`.
+    /// A principal is a value of the claims `oid`, `appid`, `azp`, `sub` or `roles`
+    #[arg(long, value_name = "FILE")]
+    entra: Option<PathBuf>,
+
     /// Allow requests with this token to move the clock, inject faults and reset everything, under `/$test`; never use it in production
     #[arg(long, value_name = "TOKEN", env = "HEADWATER_BROKER_TEST_TOKEN", hide_env_values = true)]
     test_token: Option<String>,
@@ -76,6 +95,28 @@ enum TierName {
     Basic,
     Standard,
     Premium,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ProfileChoice {
+    AzureStandard,
+    AzurePremium,
+    Harsh,
+}
+
+impl From<ProfileChoice> for ProfileName {
+    fn from(choice: ProfileChoice) -> Self {
+        match choice {
+            ProfileChoice::AzureStandard => Self::AzureStandard,
+            ProfileChoice::AzurePremium => Self::AzurePremium,
+            ProfileChoice::Harsh => Self::Harsh,
+        }
+    }
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse::<f64>().ok().filter(|scale| (1.0..=10_000.0).contains(scale));
+    scale.ok_or_else(|| "must be a number from 1 to 10000".to_owned())
 }
 
 impl From<TierName> for ServiceTier {
@@ -99,7 +140,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mut addresses = std::iter::once(&config.listen).chain(&config.also_listen);
     if let Some(address) = addresses.find(|address| config.keys.is_none() && !address.ip().is_loopback()) {
         anyhow::bail!(ExitReason::Misconfigured.with_message(format!(
-            "refusing to listen on {address} without keys: everyone who can reach it would have full access; pass `--keys FILE`, or listen on 127.0.0.1",
+            "refusing to listen on {address} without keys: everyone who can reach it would have full access; pass `--keys FILE` or `--entra FILE`, or listen on 127.0.0.1",
         )));
     }
     let broker = Broker::start(config).await?;
@@ -132,8 +173,22 @@ fn broker_config(args: Args) -> anyhow::Result<Config> {
         let text = std::fs::read_to_string(&file).with_context(|| problem("failed to read"))?;
         config.keys = Some(AccessKeys::parse(&text).with_context(|| problem("invalid file"))?);
     }
+    if let Some(file) = args.entra {
+        let invalid = || ExitReason::Misconfigured.with_message("`--entra` cannot be used");
+        let issuer = EntraIssuer::load(&file).with_context(invalid)?;
+        config.keys = Some(match config.keys.take() {
+            Some(keys) => keys.with_entra(issuer),
+            None => issuer.into(),
+        });
+    }
     config.test_token = args.test_token;
     config.create_on_first_use = args.create_on_first_use;
-    config.set_tier(args.tier.into());
+    match args.profile.map(ProfileName::from) {
+        Some(profile) => {
+            config.set_tier(profile.tier());
+            config.profile = profile.profile(args.profile_scale, args.profile_seed);
+        }
+        None => config.set_tier(args.tier.into()),
+    }
     Ok(config)
 }

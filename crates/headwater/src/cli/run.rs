@@ -1,7 +1,10 @@
 //! `headwater run`: runs one pod.
 
 use super::shared_args::ConfigArgs;
+use crate::config::Config;
 use crate::exit;
+use crate::run::PodEnd;
+use crate::secret_files::SecretFiles;
 use crate::signal::ShutdownSignal;
 
 /// Run one pod.
@@ -19,7 +22,29 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let stop = ShutdownSignal::new()?;
-    // Boxed: the future is large, and every command would carry its size.
-    Box::pin(crate::run::run_pod(args.config.load()?, stop)).await
+    let mut stop = ShutdownSignal::new()?;
+    let mut config = args.config.load()?;
+    loop {
+        let rotated = wait_for_rotation(&args.config, SecretFiles::new(&config.secret_files), config.pod_id.clone());
+        // Boxed: the future is large, and every command would carry its size.
+        match Box::pin(crate::run::run_pod(config, &mut stop, rotated)).await? {
+            PodEnd::Stopped => return Ok(()),
+            PodEnd::Reconfigured(rotated) => config = *rotated,
+        }
+    }
+}
+
+/// The configuration after a secret file has changed, if it is valid then.
+async fn wait_for_rotation(args: &ConfigArgs, mut files: SecretFiles, pod_id: String) -> Config {
+    loop {
+        files.changed().await;
+        match args.load() {
+            // Without HOSTNAME the id is random.
+            Ok(config) => return Config { pod_id, ..config },
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "a secret file has changed, but the configuration is not valid; keeping the present credentials"
+            ),
+        }
+    }
 }

@@ -18,8 +18,8 @@ use super::node::{self, SettingOrigin};
 use super::problem::ConfigProblem;
 use super::read_models::OnModelChange;
 use super::{
-    AdminConfig, Config, CoordinationConfig, ReadModelsConfig, Secret, ServiceBusConfig, TelemetryConfig, formats,
-    read_models, schema,
+    AdminConfig, Config, CoordinationConfig, ReadModelsConfig, Secret, TelemetryConfig, formats, read_models, schema,
+    service_bus,
 };
 
 pub(super) fn build_config(
@@ -41,16 +41,7 @@ pub(super) fn build_config(
             database: settings.required_text("coordination.database").to_owned(),
             lease: build_lease(settings),
         },
-        service_bus: ServiceBusConfig {
-            connection_string: secret("service_bus.connection_string").expect("required"),
-            topic: settings.required_text("service_bus.topic").to_owned(),
-            subscription: settings.required_text("service_bus.subscription").to_owned(),
-            ca_file: settings.text("service_bus.ca_file").map(PathBuf::from),
-            transport: match settings.required_text("service_bus.transport") {
-                "web_socket" => servicebus::Transport::WebSocket,
-                _ => servicebus::Transport::Amqp,
-            },
-        },
+        service_bus: service_bus::build(settings),
         message_keys: build_message_keys(settings),
         producer: build_producer(settings, problems),
         consumer: build_consumer(settings),
@@ -69,6 +60,7 @@ pub(super) fn build_config(
         audit: build_audit(settings),
         admin: build_admin(settings),
         telemetry: build_telemetry(settings, sources.environment, problems),
+        secret_files: settings.secret_files().map(PathBuf::from).collect(),
         source,
         source_uri,
     }

@@ -97,6 +97,15 @@ pub(super) fn is_topic(text: &str) -> bool {
     is_entity(text, 260, ".-_/")
 }
 
+pub(super) fn is_namespace(text: &str) -> bool {
+    servicebus::check_namespace(text).is_ok()
+}
+
+pub(super) fn is_https_origin(text: &str) -> bool {
+    let host = text.strip_prefix("https://").map(|rest| rest.trim_end_matches('/'));
+    host.is_some_and(|host| servicebus::check_namespace(host).is_ok())
+}
+
 pub(super) fn is_subscription(text: &str) -> bool {
     is_entity(text, 50, ".-_")
 }

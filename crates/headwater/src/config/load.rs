@@ -15,6 +15,7 @@ pub(crate) struct ResolvedSettings {
     set: BTreeMap<&'static str, ResolvedSetting>,
     /// Keys that are invalid or missing. They have a default or an example as value, and rules that need them are skipped.
     invalid: BTreeSet<&'static str>,
+    from_file: BTreeMap<&'static str, String>,
 }
 
 #[derive(Clone, Debug)]
@@ -62,17 +63,17 @@ impl ConfigSources<'_> {
             None => (ConfigNode::map(SettingOrigin::Unset), vec![], false),
         };
         self.overlay(&mut root, &mut problems);
-        let (set, invalid, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let (set, invalid, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         let mut reading = SettingsReader { set, invalid, from_file, problems, read_file: self.read_file };
         reading.read_section("", &root);
         reading.fill_defaults();
-        let SettingsReader { set, mut invalid, mut problems, .. } = reading;
+        let SettingsReader { set, mut invalid, mut problems, from_file, .. } = reading;
         if broken {
             // The content of the file is unknown, so no key can be reported as missing.
             invalid.extend(KEYS.iter().map(|key| key.path));
             problems.retain(|problem| problem.origin != SettingOrigin::Unset);
         }
-        (ResolvedSettings { set, invalid }, problems)
+        (ResolvedSettings { set, invalid, from_file }, problems)
     }
 
     fn overlay(&self, root: &mut ConfigNode, problems: &mut Vec<ConfigProblem>) {
@@ -122,8 +123,8 @@ fn parse_override(path: &[String], value: &str, origin: SettingOrigin) -> Config
 struct SettingsReader<'a> {
     set: BTreeMap<&'static str, ResolvedSetting>,
     invalid: BTreeSet<&'static str>,
-    /// Secrets that were read from a file.
-    from_file: BTreeSet<&'static str>,
+    /// Secrets that were read from a file, and the file.
+    from_file: BTreeMap<&'static str, String>,
     problems: Vec<ConfigProblem>,
     read_file: ReadFile<'a>,
 }
@@ -207,7 +208,7 @@ impl SettingsReader<'_> {
     fn store(&mut self, key: &'static ConfigKey, path: &str, value: TypedValue, node: &ConfigNode) {
         let origin = node.origin.clone();
         let as_file = path != key.path;
-        let from_other_form = |_: &&ResolvedSetting| self.from_file.contains(key.path) != as_file;
+        let from_other_form = |_: &&ResolvedSetting| self.from_file.contains_key(key.path) != as_file;
         if let Some(previous) = self.set.get(key.path).filter(from_other_form) {
             match previous.origin.strength().cmp(&origin.strength()) {
                 std::cmp::Ordering::Less => {}
@@ -219,10 +220,9 @@ impl SettingsReader<'_> {
                 }
             }
         }
-        if as_file {
-            self.from_file.insert(key.path)
-        } else {
-            self.from_file.remove(key.path)
+        match &node.value {
+            NodeValue::Text(file) if as_file => self.from_file.insert(key.path, file.clone()),
+            _ => self.from_file.remove(key.path),
         };
         self.set.insert(key.path, ResolvedSetting { value, origin });
     }
@@ -439,6 +439,15 @@ impl ResolvedSettings {
     pub(crate) fn get(&self, path: &str) -> Option<&ResolvedSetting> {
         debug_assert!(schema::key(path).is_some(), "`{path}` is in the table");
         self.set.get(path)
+    }
+
+    /// The file that a secret was read from.
+    pub(crate) fn secret_file(&self, path: &str) -> Option<&str> {
+        self.from_file.get(path).map(String::as_str)
+    }
+
+    pub(crate) fn secret_files(&self) -> impl Iterator<Item = &str> {
+        self.from_file.values().map(String::as_str)
     }
 
     /// Whether all these keys are valid. Rules check this first.

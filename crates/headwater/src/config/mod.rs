@@ -15,6 +15,7 @@ mod reference;
 pub(crate) mod reserved;
 mod rules;
 mod schema;
+mod service_bus;
 mod units;
 mod yaml;
 
@@ -37,6 +38,8 @@ pub(crate) use problem::ConfigProblems;
 #[cfg(test)]
 pub(crate) use read_models::parse_declarations;
 pub(crate) use read_models::{EventReference, ModelDeclarations, OnModelChange, ReadModelsConfig};
+pub(crate) use service_bus::{BusAccess, EntraAccess};
+
 pub(crate) use reference::{EffectiveConfig, json_schema, reference_file};
 
 pub(crate) use yaml::parse as parse_yaml;
@@ -60,6 +63,8 @@ pub(crate) struct Config {
     pub(crate) audit: audit::Config,
     pub(crate) admin: AdminConfig,
     pub(crate) telemetry: TelemetryConfig,
+    /// The files that secrets were read from.
+    pub(crate) secret_files: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -71,7 +76,7 @@ pub(crate) struct CoordinationConfig {
 
 #[derive(Debug)]
 pub(crate) struct ServiceBusConfig {
-    pub(crate) connection_string: Secret,
+    pub(crate) access: BusAccess,
     pub(crate) topic: String,
     pub(crate) subscription: String,
     pub(crate) ca_file: Option<PathBuf>,

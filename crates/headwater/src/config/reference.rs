@@ -14,7 +14,7 @@ pub(crate) fn reference_file() -> String {
     let mut text = String::from("# Every key of the Headwater configuration, with its default and a description.\n");
     text.push_str("# Environment variables override the file (HEADWATER__SERVICE_BUS__TOPIC), and `--set service_bus.topic=…` overrides both.\n");
     text.push_str(
-        "# Secrets can be read from files: `uri_file`, `connection_string_file`, `keys_file`, `token_file`.\n",
+        "# Secrets can be read from files: `uri_file`, `connection_string_file`, `client_secret_file`, `keys_file`, `token_file`.\n",
     );
     write_section(&mut text, "", true, &mut |text, key, name, indent| {
         write_comment(text, key.about, indent);

@@ -10,7 +10,8 @@ use servicebus::ConnectionString;
 use super::load::{ReadFile, ResolvedSettings};
 use super::node::SettingOrigin;
 use super::problem::ConfigProblem;
-use super::{Config, formats, reserved, schema, units};
+use super::service_bus::{NAMESPACE, STRING};
+use super::{BusAccess, Config, formats, reserved, schema, units};
 
 pub(super) fn check(
     config: &Config,
@@ -170,7 +171,6 @@ impl RuleChecker<'_> {
     }
 
     fn check_service_bus(&mut self, read_file: ReadFile<'_>) {
-        const STRING: &str = "service_bus.connection_string";
         const TOPIC: &str = "service_bus.topic";
         const CA: &str = "service_bus.ca_file";
         let bus = &self.config.service_bus;
@@ -179,7 +179,9 @@ impl RuleChecker<'_> {
         {
             self.report(CA, format!("is `{file}`, which cannot be read ({error}); name a readable PEM file"));
         }
-        let Ok(at) = ConnectionString::parse(bus.connection_string.reveal()) else { return };
+        self.check_bus_access();
+        let BusAccess::ConnectionString(text) = &bus.access else { return };
+        let Ok(at) = ConnectionString::parse(text.reveal()) else { return };
         if !self.settings.are_valid(&[STRING]) {
             return;
         }
@@ -194,6 +196,35 @@ impl RuleChecker<'_> {
                 "has `EntityPath={entity}`, but `{TOPIC}` is `{topic}`; write `topic: {entity}`, or remove `EntityPath`"
             );
             self.report(STRING, what);
+        }
+    }
+
+    fn check_bus_access(&mut self) {
+        const CERTIFICATE: &str = "service_bus.entra.certificate_file";
+        // `config reference` and `config print` write defaults.
+        let is_default = |path: &str| {
+            schema::key(path).is_some_and(|key| key.has_default() && self.settings.text(path) == Some(&*key.example()))
+        };
+        let is_set = |path: &str| self.settings.origin(path) != SettingOrigin::Unset;
+        let entra = schema::keys_below("service_bus.entra")
+            .filter(|path| is_set(path) && !is_default(path))
+            .collect::<Vec<_>>();
+        match (is_set(STRING), is_set(NAMESPACE)) {
+            (false, false) if self.settings.are_valid(&[STRING, NAMESPACE]) => {
+                let example = schema::key(STRING).expect("is in the table").example();
+                let what = format!("is missing; write, for example, `{example}`, or set `{NAMESPACE}` to use Entra ID");
+                self.report(STRING, what);
+            }
+            (true, true) => self.report(NAMESPACE, format!("is set together with `{STRING}`; remove one of them")),
+            (true, false) => {
+                for path in entra {
+                    self.report(path, format!("has no effect without `{NAMESPACE}`; set it, or remove this key"));
+                }
+            }
+            (false, true) if self.settings.text(CERTIFICATE).is_some_and(|file| !Path::new(file).is_absolute()) => {
+                self.report(CERTIFICATE, "must be an absolute path");
+            }
+            (false, _) => {}
         }
     }
 

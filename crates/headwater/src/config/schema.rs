@@ -129,6 +129,10 @@ const SECTIONS: &[(&str, &str)] = &[
     ("coordination.lease", "ttl > renew_deadline > heartbeat."),
     ("service_bus", "Azure Service Bus, or `headwater broker`."),
     (
+        "service_bus.entra",
+        "Tokens of Entra ID, for `fully_qualified_namespace`. On Kubernetes with workload identity nothing needs to be set.",
+    ),
+    (
         "message_signing",
         "Signs messages, so that consumers apply only those that a pod of this pipeline has published. Off without keys. docs/operations.md says how to turn it on and how to change a key.",
     ),
@@ -284,10 +288,62 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "service_bus.connection_string",
         kind: ValueKind::Secret { check: formats::check_connection_string },
-        default: KeyDefault::Required(
+        default: KeyDefault::Suggested(
             "Endpoint=sb://localhost;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true",
         ),
-        about: "Connection string, as the Azure portal and the SDKs use it.",
+        about: "Connection string, as the Azure portal and the SDKs use it. Or set `fully_qualified_namespace`.",
+    },
+    ConfigKey {
+        path: "service_bus.fully_qualified_namespace",
+        kind: ValueKind::Pattern {
+            rule: "a host name, with a port if it is not 5671",
+            example: "",
+            fits: formats::is_namespace,
+        },
+        default: KeyDefault::Optional("shop.servicebus.windows.net"),
+        about: "Host name of the namespace. Instead of a connection string: pods then authenticate with tokens of Entra ID, see `entra`.",
+    },
+    ConfigKey {
+        path: "service_bus.entra.credential",
+        kind: ValueKind::Choice(super::service_bus::CREDENTIALS),
+        default: KeyDefault::Value("environment"),
+        about: "Who the pod is. `environment`: workload identity, client secret or client certificate if their variables (AZURE_FEDERATED_TOKEN_FILE, AZURE_CLIENT_SECRET, AZURE_CLIENT_CERTIFICATE_PATH) are set, else managed identity. `azure_cli` is for development.",
+    },
+    ConfigKey {
+        path: "service_bus.entra.tenant_id",
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("00000000-0000-0000-0000-000000000000"),
+        about: "Tenant that issues the tokens. Default: AZURE_TENANT_ID.",
+    },
+    ConfigKey {
+        path: "service_bus.entra.client_id",
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("00000000-0000-0000-0000-000000000000"),
+        about: "Client id of the application or of the user-assigned identity. Default: AZURE_CLIENT_ID.",
+    },
+    ConfigKey {
+        path: "service_bus.entra.client_secret",
+        kind: ValueKind::Secret { check: |_| Ok(()) },
+        default: KeyDefault::Optional("the secret of the application"),
+        about: "Secret of the application. Default: AZURE_CLIENT_SECRET. `client_secret_file` is read for every token, so that a new secret needs no restart.",
+    },
+    ConfigKey {
+        path: "service_bus.entra.certificate_file",
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("/etc/headwater/client.pem"),
+        about: "PEM file with the certificate of the application and its RSA key, read for every token. Default: AZURE_CLIENT_CERTIFICATE_PATH.",
+    },
+    ConfigKey {
+        path: "service_bus.entra.authority",
+        kind: ValueKind::Pattern { rule: "an https URL without a path", example: "", fits: formats::is_https_origin },
+        default: KeyDefault::Optional("https://login.microsoftonline.us"),
+        about: "Authority of another cloud. Default: AZURE_AUTHORITY_HOST, or that of the public cloud.",
+    },
+    ConfigKey {
+        path: "service_bus.entra.audience",
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("https://servicebus.azure.net"),
+        about: "Resource that tokens are for. Default: Service Bus of all clouds.",
     },
     ConfigKey {
         path: "service_bus.topic",
@@ -313,13 +369,13 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         path: "service_bus.ca_file",
         kind: ValueKind::Text,
         default: KeyDefault::Optional("/etc/headwater/ca.pem"),
-        about: "PEM file with the certificate authorities to trust instead of the public ones.",
+        about: "PEM file with the certificate authorities to trust, instead of those of the system (SSL_CERT_FILE) and the public ones.",
     },
     ConfigKey {
         path: "service_bus.transport",
         kind: ValueKind::Choice(&["amqp", "web_socket"]),
         default: KeyDefault::Value("amqp"),
-        about: "`web_socket` for networks that allow only HTTPS: AMQP over WebSocket, on port 443 unless the connection string has a port.",
+        about: "`web_socket` for networks that allow only HTTPS: AMQP over WebSocket, on port 443 unless another port is given, and through the proxy of HTTPS_PROXY.",
     },
     ConfigKey {
         path: "message_signing.keys",
@@ -628,6 +684,13 @@ pub(crate) fn default_of(path: &str) -> Cow<'static, str> {
 /// The key with this path.
 pub(crate) fn key(path: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.path == path)
+}
+
+/// The paths of all keys of a section.
+pub(crate) fn keys_below(section: &str) -> impl Iterator<Item = &'static str> {
+    KEYS.iter()
+        .map(|key| key.path)
+        .filter(move |path| path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// The path of a name in a section; an empty section means the top level.

@@ -69,7 +69,14 @@ impl DevSettings {
     pub(super) async fn start_broker(&self, folder: &DataFolder) -> anyhow::Result<SupervisedProcess> {
         let entities = folder.write("entities.json", &entities())?;
         let (binary, data_dir) = (this_program()?, self.broker_dir.clone());
-        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: false, access: None };
+        let options = BrokerOptions {
+            binary,
+            data_dir,
+            entities: Some(entities),
+            test_hooks: false,
+            access: None,
+            arguments: vec![],
+        };
         let address = address(&self.broker);
         let broker = SupervisedProcess::start(options.program(address).append_output_to(folder.log("broker")?))?;
         // It listens before it has read its journal; connections wait until it has.

@@ -1,8 +1,9 @@
-//! A short `cargo xtask soak stops` with its own seed; and a leader that does not flush what it has read, which must not pass.
+//! A short `cargo xtask soak stops` and a short `cargo xtask soak rollouts` with their own seeds; and a leader that does not flush what it has read, which must not pass.
 
 use std::path::Path;
 use std::time::Duration;
 
+use bench::soak::rollout_soak::{self, RolloutSoakOptions};
 use bench::soak::stop_soak::{StopSoakOptions, run};
 use testkit::checker::ViolationKind;
 use testkit::load::Load;
@@ -16,6 +17,14 @@ async fn a_leader_stopped_under_load_publishes_and_applies_once() {
     println!("{outcome}");
     assert!(outcome.is_clean(), "{outcome}");
     assert_eq!(outcome.missing(&options), [""; 0], "{outcome}");
+}
+
+#[tokio::test]
+async fn rollouts_under_load_publish_and_apply_once() {
+    let outcome = rollout_soak::run(Path::new(BINARY), &RolloutSoakOptions::short(11)).await.unwrap();
+    println!("{outcome}");
+    assert!(outcome.is_clean(), "{outcome}");
+    assert!(outcome.rollouts() == 2 && outcome.acknowledged() > 0, "{outcome}");
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ pub(crate) async fn start_broker(folder: &Path) -> BrokerProcess {
         entities: None,
         test_hooks: false,
         access: None,
+        arguments: vec![],
     };
     BrokerProcess::start(&options).await.unwrap()
 }

@@ -21,14 +21,14 @@ const ROLE: &str = include_str!("../../../../deploy/mongodb/pod-role.json");
 const SET: &str = "secured";
 
 /// A replica set of one with a user that has only the role, and one that may do everything.
-struct SecuredMongo {
+pub(crate) struct SecuredMongo {
     server: MongoServer,
     folder: TempDir,
 }
 
 impl SecuredMongo {
     /// The users are created first: without authentication everybody may.
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let role = ServerRole::Member { replica_set: SET.to_owned() };
         let config = ServerConfig::new(role, folder.path().join("mongod"))
@@ -48,11 +48,26 @@ impl SecuredMongo {
         Self { server, folder }
     }
 
-    fn uri(&self, user: &str) -> String {
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.server.address().to_string()
+    }
+
+    /// Restarts the server with further arguments.
+    pub(crate) async fn restart_with(&mut self, arguments: &[&str]) {
+        self.server.stop(SOON).await.unwrap();
+        self.server.config_mut().arguments.extend(arguments.iter().map(|argument| (*argument).into()));
+        self.server.restart().await.unwrap();
+    }
+
+    pub(crate) fn uri(&self, user: &str) -> String {
         format!("mongodb://{user}:password@{}/?replicaSet={SET}&authSource=admin", self.server.address())
     }
 
-    async fn client(&self, user: &str) -> Client {
+    pub(crate) async fn client(&self, user: &str) -> Client {
         Client::with_uri_str(self.uri(user)).await.unwrap()
     }
 }
@@ -77,7 +92,7 @@ async fn create_users(client: &Client) {
     }
 }
 
-async fn start_broker() -> TestBroker {
+pub(crate) async fn start_broker() -> TestBroker {
     let entities = local_cluster::emulator_config(&[local_cluster::TopicEntity {
         name: "events".into(),
         duplicate_window: Some(Duration::from_secs(600)),
@@ -94,7 +109,7 @@ async fn start_broker() -> TestBroker {
 }
 
 /// The source with its index, and the configuration file of a pod that has only the role.
-async fn prepare(mongo: &SecuredMongo, broker: &TestBroker) -> PathBuf {
+pub(crate) async fn prepare(mongo: &SecuredMongo, broker: &TestBroker) -> PathBuf {
     let events = mongo.client("root").await.database("shop").collection::<Document>("events");
     let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
     events.create_index(index).await.unwrap();
@@ -122,7 +137,7 @@ async fn check(config: &Path) -> (bool, String) {
     (status.success(), check.lines().into_iter().map(|line| line.text + "\n").collect())
 }
 
-fn order(version: i64) -> Document {
+pub(crate) fn order(version: i64) -> Document {
     doc! { "aggregateId": "order-1", "version": version, "type": "Placed", "payload": { "customer": "ada" } }
 }
 

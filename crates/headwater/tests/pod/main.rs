@@ -1,11 +1,13 @@
 //! A pod as a real process: HTTP requests, stop signals, real servers, and faulty links.
 
+mod entra;
 mod event_traces;
 mod fixture;
 mod latency;
 mod leader_shutdown;
 mod least_privilege;
 mod metrics;
+mod mongodb_credentials;
 mod operator_api;
 mod read_model_age;
 mod secured_bus;

@@ -54,7 +54,7 @@ async fn assert_logged(fixture: &PodFixture, words: &str) {
 }
 
 /// Every event of an order is applied, and each one once.
-async fn wait_for_sequence(fixture: &PodFixture, aggregate: &str, sequence: i64) {
+pub(crate) async fn wait_for_sequence(fixture: &PodFixture, aggregate: &str, sequence: i64) {
     let views = fixture.0.mongo().client().database(&fixture.views_database());
     let cursors = views.collection::<Document>("_headwater_cursors");
     wait_for(format!("event {sequence} of {aggregate}"), SOON, async || {

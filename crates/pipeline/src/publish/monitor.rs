@@ -62,7 +62,7 @@ impl PauseReason {
             ),
             Self::TopicMissing => format!("topic `{topic}` does not exist; run `headwater topology apply`"),
             Self::Unauthorized => {
-                "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Send, the expiry of a token".to_owned()
+                "Service Bus refuses the key or token; check `service_bus.connection_string`: the key, its right Send, the expiry of a token; with Entra ID, the role Azure Service Bus Data Sender".to_owned()
             }
             Self::Disabled => format!("topic `{topic}` or its subscription is disabled; enable it"),
             Self::Busy => "Service Bus throttles or is over its quota; retrying".to_owned(),

@@ -17,10 +17,11 @@ impl ClusterBroker {
     pub(super) async fn start(config: &TestClusterConfig, folder: &Path) -> Result<Self, Error> {
         let entities = folder.join("entities.json");
         write_file(&entities, &config.entities())?;
+        let arguments = config.broker_arguments.clone();
         let (binary, data_dir) = (config.binary.clone(), folder.join("broker"));
         let access = config.pods_key.map(|_| access::create_access(folder)).transpose();
         let access = access.map_err(Error::io("create keys and certificates"))?;
-        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: true, access };
+        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: true, access, arguments };
         Ok(Self(BrokerProcess::start(&options).await?))
     }
 

@@ -77,6 +77,8 @@ pub struct TestClusterConfig {
     /// The name of the pods' key, if the broker requires TLS and keys. In a [secured](is_secured) test run it is the key with
     /// full rights, because many tests read message counts, which needs Manage.
     pub pods_key: Option<&'static str>,
+    /// Further arguments of the broker.
+    pub broker_arguments: Vec<String>,
     /// A program that runs instead of `headwater run`. It finds its configuration in `HEADWATER_CONFIG`.
     pub pod_program: Option<Program>,
 }
@@ -96,6 +98,7 @@ impl TestClusterConfig {
             extra_yaml: String::new(),
             environment: vec![],
             pods_key: is_secured().then_some("root"),
+            broker_arguments: vec![],
             pod_program: None,
         }
     }

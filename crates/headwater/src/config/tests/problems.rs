@@ -56,6 +56,21 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     ),
     (
         "service_bus: {",
+        "service_bus: { fully_qualified_namespace: ns.example,",
+        "line 3, column 43: `service_bus.fully_qualified_namespace` is set together with `service_bus.connection_string`; remove one of them",
+    ),
+    (
+        "service_bus: {",
+        "service_bus: { entra: { tenant_id: t },",
+        "line 3, column 36: `service_bus.entra.tenant_id` has no effect without `service_bus.fully_qualified_namespace`; set it, or remove this key",
+    ),
+    (
+        "connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulator=true\"",
+        "fully_qualified_namespace: ns.example, entra: { authority: \"http://issuer\" }",
+        "line 3, column 75: `service_bus.entra.authority` is `http://issuer`, but must be an https URL without a path, such as `https://login.microsoftonline.us`",
+    ),
+    (
+        "service_bus: {",
         "service_bus: { topic: my events,",
         "line 3, column 23: `service_bus.topic` is `my events`, but must be a name of up to 260 letters, digits, `.`, `-`, `_` and `/`, with a letter or digit at both ends, such as `events`",
     ),
@@ -77,7 +92,7 @@ const PROBLEMS: &[(&str, &str, &str)] = &[
     (
         "service_bus: { connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulator=true\" }",
         "service_bus: \"Endpoint=sb://localhost;SharedAccessKeyName=me;SharedAccessKey=open-sesame\"",
-        "line 3, column 14: `service_bus` is a value that looks like a secret, but must be a map with keys such as `connection_string`, `topic`, `subscription`, `ca_file`, `transport`",
+        "line 3, column 14: `service_bus` is a value that looks like a secret, but must be a map with keys such as `connection_string`, `fully_qualified_namespace`, `entra`, `topic`, `subscription`, `ca_file`, `transport`",
     ),
     (
         ", sequence: version",

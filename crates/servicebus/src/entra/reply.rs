@@ -1,0 +1,79 @@
+//! Reads the replies of token endpoints: the authority, the metadata service of a virtual machine, and the endpoint of App Service and Container Apps.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+/// A token, and how long it may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct IssuedToken {
+    pub(super) text: String,
+    pub(super) lifetime: Duration,
+    /// When to replace it, if the issuer says so.
+    pub(super) refresh_in: Option<Duration>,
+}
+
+/// `now`: time since the Unix epoch, for issuers that name the time of expiry only. `None`: the reply has no token.
+pub(super) fn read_token(body: &[u8], now: Duration) -> Option<IssuedToken> {
+    let reply: Json = serde_json::from_slice(body).ok()?;
+    let text = ["access_token", "accessToken"].iter().find_map(|name| reply[*name].as_str())?;
+    let lifetime = seconds(&reply["expires_in"])
+        .or_else(|| seconds(&reply["expires_on"]).map(|at| at.saturating_sub(now)))
+        .filter(|lifetime| !lifetime.is_zero())?;
+    if text.is_empty() {
+        return None;
+    }
+    Some(IssuedToken { text: text.to_owned(), lifetime, refresh_in: seconds(&reply["refresh_in"]) })
+}
+
+/// Some issuers write numbers as text.
+fn seconds(value: &Json) -> Option<Duration> {
+    let number = value.as_u64().or_else(|| value.as_str().and_then(|text| text.parse().ok()))?;
+    Some(Duration::from_secs(number))
+}
+
+/// The reason for a refusal: the error code, and the first line of its description.
+pub(super) fn read_refusal(body: &[u8]) -> String {
+    const MAX: usize = 300;
+    let reply: Json = serde_json::from_slice(body).unwrap_or_default();
+    let code = reply["error"].as_str().or_else(|| reply["error"]["code"].as_str()).unwrap_or("no reason given");
+    let text = reply["error_description"].as_str().or_else(|| reply["error"]["message"].as_str()).unwrap_or_default();
+    let line: String = text.lines().next().unwrap_or_default().chars().take(MAX).collect();
+    if line.is_empty() { code.to_owned() } else { format!("{code}: {line}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_replies_of_all_endpoints_are_read() {
+        let now = Duration::from_secs(1_000);
+        let token = |seconds, refresh: Option<u64>| {
+            let refresh_in = refresh.map(Duration::from_secs);
+            Some(IssuedToken { text: "t".into(), lifetime: Duration::from_secs(seconds), refresh_in })
+        };
+        for (reply, expected) in [
+            (r#"{"token_type":"Bearer","expires_in":3599,"access_token":"t"}"#, token(3_599, None)),
+            (
+                r#"{"access_token":"t","expires_in":"86400","refresh_in":"43200","expires_on":"9"}"#,
+                token(86_400, Some(43_200)),
+            ),
+            (r#"{"access_token":"t","expires_on":"1300","resource":"r"}"#, token(300, None)),
+            (r#"{"accessToken":"t","expiresOn":"2026-01-01 00:00:00","expires_on":1300}"#, token(300, None)),
+            (r#"{"access_token":"t","expires_on":"900"}"#, None),
+            (r#"{"access_token":""  ,"expires_in":5}"#, None),
+            ("<html>", None),
+        ] {
+            assert_eq!(read_token(reply.as_bytes(), now), expected, "{reply}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_one_line() {
+        let reply =
+            br#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret.\r\nTrace ID: 1"}"#;
+        assert_eq!(read_refusal(reply), "invalid_client: AADSTS7000215: Invalid client secret.");
+        assert_eq!(read_refusal(b"<html>"), "no reason given");
+    }
+}
