@@ -1,8 +1,8 @@
 // Shows /api/status, refreshed every second. Data is always set as text, never as markup.
-import { initOperatorPanel } from "/operator.js";
-import { byId, cell, fillTable, row, setDescription, setFigure, setText } from "/elements.js";
-import { Plot } from "/plot.js";
-import { ago, clockTime, dateTime, grouped, isKnown, joinUnit, lagDuration, longDuration, plural, rate, shortDuration, twoUnits } from "/format.js";
+import { initOperatorPanel } from "./operator.js";
+import { byId, cell, fillTable, row, setDescription, setFigure, setText } from "./elements.js";
+import { Plot } from "./plot.js";
+import { ago, clockTime, dateTime, grouped, isKnown, joinUnit, lagDuration, longDuration, plural, rate, shortDuration, twoUnits } from "./format.js";
 
 const REFRESH_INTERVAL = 1_000;
 const HISTORY_SPAN = 300_000;

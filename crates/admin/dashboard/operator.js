@@ -1,6 +1,7 @@
 // The operator panel, shown if the pod has a token. The token is kept in memory only, so a reload asks for it again.
-import { byId, cell, fillTable, row, setText } from "/elements.js";
-import { ago, grouped, plural } from "/format.js";
+import { askConfirmation, button } from "./dialog.js";
+import { byId, cell, fillTable, row, setText } from "./elements.js";
+import { ago, grouped, plural } from "./format.js";
 
 const REFRESH_INTERVAL = 3_000;
 
@@ -86,13 +87,6 @@ function parkedRow(entry) {
   ]);
 }
 
-function button(text, label, onClick, className = "") {
-  const made = Object.assign(document.createElement("button"), { type: "button", textContent: text, className });
-  made.setAttribute("aria-label", label);
-  made.addEventListener("click", onClick);
-  return made;
-}
-
 async function stepDown() {
   if (!leader) return;
   const { pod, term } = leader;
@@ -120,19 +114,4 @@ async function runAction(path, body) {
   showNote(result.done ?? result.refused, result.done ? "" : "bad");
   const list = await request("/api/parked").catch(() => undefined);
   if (list) showParked(list);
-}
-
-/** Returns the chosen value, or an empty string. */
-function askConfirmation(title, text, choices) {
-  const dialog = byId("confirm");
-  setText("confirm-title", title);
-  setText("confirm-text", text);
-  const close = (value) => () => dialog.close(value);
-  const cancel = button("Cancel", "cancel", close(""));
-  const buttons = choices.map(([text, value, className]) => button(text, text, close(value), className));
-  byId("confirm-choices").replaceChildren(cancel, ...buttons);
-  dialog.returnValue = "";
-  dialog.showModal();
-  cancel.focus();
-  return new Promise((resolve) => { dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }); });
 }

@@ -56,6 +56,8 @@ use crate::core::Error;
 use crate::engine::{BrokerClock, EngineConnection, EngineHandle, EngineReply, EngineRequest};
 use authorization::ConnectionGrants;
 use credit::{LinkBudget, PartialDeliveryBudget, SharedCounter};
+pub(crate) use decode::decode_message;
+pub(crate) use encode::{DeliveryForm, WireMessageState, encode_message};
 use links::LinkTable;
 pub(crate) use node_requests::CallReply;
 
