@@ -2,6 +2,7 @@
 import { askConfirmation, button } from "./dialog.js";
 import { byId, cell, fillTable, row, setText } from "./elements.js";
 import { ago, grouped, plural } from "./format.js";
+import { setReadModelActions } from "./read-models.js";
 
 const REFRESH_INTERVAL = 3_000;
 
@@ -16,6 +17,7 @@ export async function initOperatorPanel() {
   byId("unlock").addEventListener("submit", unlock);
   byId("lock").addEventListener("click", () => lock("locked"));
   byId("step-down").addEventListener("click", stepDown);
+  byId("cancel-change").addEventListener("click", cancelChange);
   return (status) => {
     leader = status.leader;
     byId("step-down").disabled = !leader;
@@ -40,6 +42,7 @@ async function unlock(event) {
   byId("token").value = "";
   byId("unlock").hidden = true;
   byId("actions").hidden = false;
+  setReadModelActions({ verify, rebuild, rollback });
   byId("step-down").focus();
   showNote("");
   showParked(list);
@@ -48,6 +51,7 @@ async function unlock(event) {
 
 function lock(reason, kind) {
   token = null;
+  setReadModelActions(null);
   byId("actions").hidden = true;
   byId("unlock").hidden = false;
   byId("token").focus();
@@ -105,6 +109,26 @@ async function discard({ read_model, id, aggregate, events }) {
   if (events > 1) choices.push([`Discard all ${grouped(events)}`, "all", "danger"]);
   const chosen = await askConfirmation("Discard parked events?", text, choices);
   if (chosen) runAction("/api/parked/discard", { read_model, id, all: chosen === "all" });
+}
+
+async function verify(name) {
+  const text = `500 aggregates of ${name}, chosen at random, are compared with a fold of the source. Nothing is changed. This can take a minute.`;
+  if (await askConfirmation(`Verify a sample of ${name}?`, text, [["Verify", "verify"]])) runAction("/api/read-models/verify", { read_model: name });
+}
+
+async function rebuild(name) {
+  const text = `The leader builds ${name} anew from the source, beside the present documents, and switches to it when it has caught up. Readers keep the present documents until then.`;
+  if (await askConfirmation(`Rebuild ${name}?`, text, [["Rebuild", "rebuild"]])) runAction("/api/read-models/rebuild", { read_model: name });
+}
+
+async function rollback(name) {
+  const text = `The leader builds the definition that ${name} had before its last change, and switches to it. The present configuration is left aside until it changes.`;
+  if (await askConfirmation(`Roll back ${name}?`, text, [["Roll back", "rollback", "danger"]])) runAction("/api/read-models/rollback", { read_model: name });
+}
+
+async function cancelChange() {
+  const text = "The leader stops the build. The present read models stay as they are.";
+  if (await askConfirmation("Cancel the change?", text, [["Cancel the change", "yes", "danger"]])) runAction("/api/read-models/cancel", {});
 }
 
 async function runAction(path, body) {

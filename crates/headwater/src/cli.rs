@@ -12,7 +12,7 @@ mod explain;
 mod history;
 mod man;
 mod parked;
-mod read_model;
+pub(crate) mod read_model;
 mod rejected;
 mod run;
 mod shared_args;

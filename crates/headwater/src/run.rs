@@ -35,6 +35,7 @@ use crate::step_down_requests::StepDownStore;
 /// saves the checkpoint and releases the lease. The consumer applies and settles its unsettled messages and closes its sessions. `/readyz` fails as soon as
 /// the stop begins; the HTTP server stops last. A second signal ends the pod at once, and so does a service that does not stop in time.
 pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow::Result<()> {
+    let config = Arc::new(config);
     // First: a port that is taken must fail the pod before it touches anything.
     let listener = AdminListener::bind(&config.admin)?;
     let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;
