@@ -6,15 +6,24 @@ import { fileURLToPath } from "node:url";
 
 const config = fileURLToPath(new URL("./emulator-config.json", import.meta.url));
 
-export async function startBroker() {
-  const child = spawn(process.env.HEADWATER_BIN, ["broker", "--listen", "127.0.0.1:0", "--ephemeral", "--config", config],
+/** Starts a broker with more arguments, and reads the lines that it prints at its start. */
+export async function startBroker(...more) {
+  const child = spawn(process.env.HEADWATER_BIN, ["broker", "--listen", "127.0.0.1:0", "--ephemeral", "--config", config, ...more],
     { stdio: ["ignore", "pipe", "inherit"] });
-  const [ready] = await once(createInterface({ input: child.stdout }), "line");
-  const address = ready.split(/\s+/).find((word) => word.startsWith("127.0.0.1:"));
-  if (!address) throw new Error(`the broker did not become ready: ${ready}`);
+  const lines = [];
+  const input = createInterface({ input: child.stdout });
+  input.on("line", (line) => lines.push(line));
+  while (!lines.some((line) => line.startsWith("page: "))) {
+    if (child.exitCode !== null) throw new Error(`the broker did not become ready: ${lines}`);
+    await Promise.race([once(input, "line"), once(child, "exit")]);
+  }
+  const address = lines[0].split(/\s+/).find((word) => word.startsWith("127.0.0.1:"));
+  if (!address) throw new Error(`the broker did not become ready: ${lines}`);
   let queues = 0;
   return {
     address,
+    // The address of its page, with the token for actions if it has no keys.
+    page: lines.find((line) => line.startsWith("page: ")).slice("page: ".length),
     // Creates a queue for a test; `settings` are elements of its description, in the service's order.
     async makeQueue(settings = "") {
       const name = `queue-${++queues}`;

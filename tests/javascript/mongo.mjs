@@ -64,6 +64,8 @@ export async function openMongo(uri) {
   return {
     insert: (database, collection, documents) =>
       run({ insert: collection, documents, writeConcern: { w: "majority" }, $db: database }),
+    set: (database, collection, _id, fields) =>
+      run({ update: collection, updates: [{ q: { _id }, u: { $set: fields } }], writeConcern: { w: "majority" }, $db: database }),
     /** Makes the server's logical clock, and with it its oplog, reach so far into the future: it believes whoever says that it is later. */
     async advance(seconds) {
       const clusterTime = new Timestamp(Math.floor(Date.now() / 1_000) + seconds);

@@ -1,8 +1,9 @@
 // Shows /api/status, refreshed every second. Data is always set as text, never as markup.
-import { initOperatorPanel } from "/operator.js";
-import { byId, cell, fillTable, row, setDescription, setFigure, setText } from "/elements.js";
-import { Plot } from "/plot.js";
-import { ago, clockTime, dateTime, grouped, isKnown, joinUnit, lagDuration, longDuration, plural, rate, shortDuration, twoUnits } from "/format.js";
+import { initOperatorPanel } from "./operator.js";
+import { byId, cell, fillTable, row, setDescription, setFigure, setText } from "./elements.js";
+import { Plot } from "./plot.js";
+import { showReadModels } from "./read-models.js";
+import { ago, clockTime, dateTime, grouped, isKnown, joinUnit, lagDuration, longDuration, plural, rate, shortDuration, twoUnits } from "./format.js";
 
 const REFRESH_INTERVAL = 1_000;
 const HISTORY_SPAN = 300_000;
@@ -165,18 +166,6 @@ function showTerms({ terms }) {
     return row([cell(grouped(term.term), "number"), cell(pod), cell(dateTime(term.started)), cell(termDuration(term), "number roomy"), end]);
   });
   fillTable("terms", rows, "no term has been recorded");
-}
-
-function showReadModels({ read_models: models }) {
-  fillTable("models", models.map((model) => {
-    const name = Object.assign(document.createElement("span"), { className: "id", textContent: model.name });
-    return row([
-      cell(name),
-      cell(isKnown(model.documents) ? grouped(model.documents) : null, "number"),
-      cell(isKnown(model.applied_seconds_ago) ? ago(model.applied_seconds_ago) : null, "number"),
-      cell(isKnown(model.parked_aggregates) ? grouped(model.parked_aggregates) : null, "number"),
-    ]);
-  }), "no read model is configured");
 }
 
 function showAttention({ parked, rejected, subscription }) {

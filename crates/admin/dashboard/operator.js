@@ -1,6 +1,8 @@
 // The operator panel, shown if the pod has a token. The token is kept in memory only, so a reload asks for it again.
-import { byId, cell, fillTable, row, setText } from "/elements.js";
-import { ago, grouped, plural } from "/format.js";
+import { askConfirmation, button } from "./dialog.js";
+import { byId, cell, fillTable, row, setText } from "./elements.js";
+import { ago, grouped, plural } from "./format.js";
+import { setReadModelActions } from "./read-models.js";
 
 const REFRESH_INTERVAL = 3_000;
 
@@ -15,6 +17,7 @@ export async function initOperatorPanel() {
   byId("unlock").addEventListener("submit", unlock);
   byId("lock").addEventListener("click", () => lock("locked"));
   byId("step-down").addEventListener("click", stepDown);
+  byId("cancel-change").addEventListener("click", cancelChange);
   return (status) => {
     leader = status.leader;
     byId("step-down").disabled = !leader;
@@ -39,6 +42,7 @@ async function unlock(event) {
   byId("token").value = "";
   byId("unlock").hidden = true;
   byId("actions").hidden = false;
+  setReadModelActions({ verify, rebuild, rollback });
   byId("step-down").focus();
   showNote("");
   showParked(list);
@@ -47,6 +51,7 @@ async function unlock(event) {
 
 function lock(reason, kind) {
   token = null;
+  setReadModelActions(null);
   byId("actions").hidden = true;
   byId("unlock").hidden = false;
   byId("token").focus();
@@ -86,13 +91,6 @@ function parkedRow(entry) {
   ]);
 }
 
-function button(text, label, onClick, className = "") {
-  const made = Object.assign(document.createElement("button"), { type: "button", textContent: text, className });
-  made.setAttribute("aria-label", label);
-  made.addEventListener("click", onClick);
-  return made;
-}
-
 async function stepDown() {
   if (!leader) return;
   const { pod, term } = leader;
@@ -113,6 +111,26 @@ async function discard({ read_model, id, aggregate, events }) {
   if (chosen) runAction("/api/parked/discard", { read_model, id, all: chosen === "all" });
 }
 
+async function verify(name) {
+  const text = `500 aggregates of ${name}, chosen at random, are compared with a fold of the source. Nothing is changed. This can take a minute.`;
+  if (await askConfirmation(`Verify a sample of ${name}?`, text, [["Verify", "verify"]])) runAction("/api/read-models/verify", { read_model: name });
+}
+
+async function rebuild(name) {
+  const text = `The leader builds ${name} anew from the source, beside the present documents, and switches to it when it has caught up. Readers keep the present documents until then.`;
+  if (await askConfirmation(`Rebuild ${name}?`, text, [["Rebuild", "rebuild"]])) runAction("/api/read-models/rebuild", { read_model: name });
+}
+
+async function rollback(name) {
+  const text = `The leader builds the definition that ${name} had before its last change, and switches to it. The present configuration is left aside until it changes.`;
+  if (await askConfirmation(`Roll back ${name}?`, text, [["Roll back", "rollback", "danger"]])) runAction("/api/read-models/rollback", { read_model: name });
+}
+
+async function cancelChange() {
+  const text = "The leader stops the build. The present read models stay as they are.";
+  if (await askConfirmation("Cancel the change?", text, [["Cancel the change", "yes", "danger"]])) runAction("/api/read-models/cancel", {});
+}
+
 async function runAction(path, body) {
   showNote("…");
   const result = await request(path, body).catch(() => ({ refused: "no response" }));
@@ -120,19 +138,4 @@ async function runAction(path, body) {
   showNote(result.done ?? result.refused, result.done ? "" : "bad");
   const list = await request("/api/parked").catch(() => undefined);
   if (list) showParked(list);
-}
-
-/** Returns the chosen value, or an empty string. */
-function askConfirmation(title, text, choices) {
-  const dialog = byId("confirm");
-  setText("confirm-title", title);
-  setText("confirm-text", text);
-  const close = (value) => () => dialog.close(value);
-  const cancel = button("Cancel", "cancel", close(""));
-  const buttons = choices.map(([text, value, className]) => button(text, text, close(value), className));
-  byId("confirm-choices").replaceChildren(cancel, ...buttons);
-  dialog.returnValue = "";
-  dialog.showModal();
-  cancel.focus();
-  return new Promise((resolve) => { dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }); });
 }

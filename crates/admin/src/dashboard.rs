@@ -1,31 +1,19 @@
-//! The dashboard: a few static files, compiled into the binary. It has no build step and loads nothing from other hosts.
+//! The dashboard: a few static files, compiled into the binary. `web_page` has those that the broker's page uses too.
 
 use hyper::StatusCode;
+use web_page::{CSS, HTML, JAVASCRIPT};
 
 use crate::response::{self, AdminResponse};
 
-const PAGE: &str = include_str!("../dashboard/index.html");
-const STYLE: &str = include_str!("../dashboard/dashboard.css");
-const SCRIPT: &str = include_str!("../dashboard/dashboard.js");
-const FORMAT: &str = include_str!("../dashboard/format.js");
-const ELEMENTS: &str = include_str!("../dashboard/elements.js");
-const OPERATOR: &str = include_str!("../dashboard/operator.js");
-const PLOT: &str = include_str!("../dashboard/plot.js");
-const MARK: &str = include_str!("../dashboard/mark.svg");
-
-const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
-
 pub(crate) fn file(path: &str) -> Option<AdminResponse> {
     let (content_type, body) = match path {
-        "/" => ("text/html; charset=utf-8", PAGE),
-        "/dashboard.css" => ("text/css; charset=utf-8", STYLE),
-        "/dashboard.js" => (JAVASCRIPT, SCRIPT),
-        "/format.js" => (JAVASCRIPT, FORMAT),
-        "/elements.js" => (JAVASCRIPT, ELEMENTS),
-        "/operator.js" => (JAVASCRIPT, OPERATOR),
-        "/plot.js" => (JAVASCRIPT, PLOT),
-        "/mark.svg" => ("image/svg+xml", MARK),
-        _ => return None,
+        "/" => (HTML, include_str!("../dashboard/index.html")),
+        "/dashboard.css" => (CSS, include_str!("../dashboard/dashboard.css")),
+        "/dashboard.js" => (JAVASCRIPT, include_str!("../dashboard/dashboard.js")),
+        "/operator.js" => (JAVASCRIPT, include_str!("../dashboard/operator.js")),
+        "/read-models.js" => (JAVASCRIPT, include_str!("../dashboard/read-models.js")),
+        "/plot.js" => (JAVASCRIPT, include_str!("../dashboard/plot.js")),
+        shared => web_page::file(shared.strip_prefix('/')?)?,
     };
     Some(response::build(StatusCode::OK, content_type, body))
 }

@@ -28,6 +28,18 @@ pub trait OperatorActions: Send + Sync + 'static {
     /// Skips parked events for good.
     fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone>;
 
+    /// Builds a read model anew from the source.
+    fn rebuild(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone>;
+
+    /// Builds the definition that a read model had before its last change.
+    fn roll_back(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone>;
+
+    /// Stops the change of read models that is under way.
+    fn cancel_change(&self) -> ActionFuture<'_, ActionDone>;
+
+    /// Compares a sample of a read model with the source.
+    fn verify(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone>;
+
     /// Waits until an event is applied.
     fn wait_applied(&self, request: AppliedRequest) -> ActionFuture<'_, AppliedAnswer>;
 }
@@ -120,6 +132,13 @@ pub struct ParkedSelector {
     /// Discards all events instead of the first.
     #[serde(default)]
     pub all: bool,
+}
+
+/// Selects one read model.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadModelSelector {
+    pub read_model: String,
 }
 
 /// Whoever sends it is an operator.

@@ -7,15 +7,18 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tracing::warn;
 
 use crate::applied_query;
-use crate::operator::{ActionRefusal, ActionRefusalKind, AppliedAnswer, OperatorAccess, ParkedSelector};
+use crate::operator::{ActionRefusal, ActionRefusalKind, AppliedAnswer, OperatorAccess};
 use crate::response::{self, AdminResponse};
 
 /// A body names one aggregate and one read model.
 const MAX_BODY: usize = 64 << 10;
+const PARKED_EXAMPLE: &str = "expected `{\"read_model\": \"orders\", \"id\": \"…\"}`, with an id from /api/parked\n";
+const READ_MODEL_EXAMPLE: &str = "expected `{\"read_model\": \"orders\"}`\n";
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,10 @@ pub(crate) enum OperatorRoute {
     RetryParked,
     DiscardParked,
     WaitApplied,
+    Rebuild,
+    RollBack,
+    CancelChange,
+    Verify,
 }
 
 impl OperatorRoute {
@@ -35,6 +42,10 @@ impl OperatorRoute {
             "/api/parked/retry" => Self::RetryParked,
             "/api/parked/discard" => Self::DiscardParked,
             "/api/applied" => Self::WaitApplied,
+            "/api/read-models/rebuild" => Self::Rebuild,
+            "/api/read-models/rollback" => Self::RollBack,
+            "/api/read-models/cancel" => Self::CancelChange,
+            "/api/read-models/verify" => Self::Verify,
             _ => return None,
         })
     }
@@ -67,7 +78,19 @@ impl OperatorRoute {
             (Self::ListParked | Self::WaitApplied, _) => response::allow_get_only(),
             (_, method) if method != Method::POST => response::allow_post_only(),
             (Self::StepDown, _) => respond_with(actions.step_down().await),
-            (Self::RetryParked | Self::DiscardParked, _) => match read_selector(request).await {
+            (Self::CancelChange, _) => respond_with(actions.cancel_change().await),
+            (Self::Rebuild | Self::RollBack | Self::Verify, _) => {
+                let selector = match read_selector(request, READ_MODEL_EXAMPLE).await {
+                    Ok(selector) => selector,
+                    Err(error_response) => return error_response,
+                };
+                respond_with(match self {
+                    Self::Rebuild => actions.rebuild(selector).await,
+                    Self::RollBack => actions.roll_back(selector).await,
+                    _ => actions.verify(selector).await,
+                })
+            }
+            (Self::RetryParked | Self::DiscardParked, _) => match read_selector(request, PARKED_EXAMPLE).await {
                 Ok(selector) if self == Self::RetryParked => respond_with(actions.retry_parked(selector).await),
                 Ok(selector) => respond_with(actions.discard_parked(selector).await),
                 Err(error_response) => error_response,
@@ -76,11 +99,13 @@ impl OperatorRoute {
     }
 }
 
-async fn read_selector(request: Request<Incoming>) -> Result<ParkedSelector, AdminResponse> {
+async fn read_selector<T: DeserializeOwned>(
+    request: Request<Incoming>,
+    example: &'static str,
+) -> Result<T, AdminResponse> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect();
     let too_large = || response::text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or took too long\n");
     let body: Bytes = timeout(BODY_TIMEOUT, body).await.map_err(|_| too_large())?.map_err(|_| too_large())?.to_bytes();
-    let example = "expected `{\"read_model\": \"orders\", \"id\": \"…\"}`, with an id from /api/parked\n";
     serde_json::from_slice(&body).map_err(|_| response::text(StatusCode::BAD_REQUEST, example))
 }
 

@@ -341,22 +341,15 @@ mod tests {
             ("dead_letters", ProblemSeverity::Warning, |status| status.subscription.dead_letters = Some(4)),
             ("read_model_incomplete", ProblemSeverity::Critical, |status| {
                 let incomplete = Some(IncompleteReadModel { reason: "added".into(), since: WallTime::default() });
-                status.read_models = vec![ReadModelStatus {
-                    name: "orders".into(),
-                    documents: None,
-                    applied: None,
-                    applied_seconds_ago: None,
-                    parked_aggregates: None,
-                    incomplete,
-                }];
+                status.read_models =
+                    vec![ReadModelStatus { name: "orders".into(), incomplete, ..ReadModelStatus::default() }];
             }),
             ("read_model_change_stopped", ProblemSeverity::Critical, |status| {
                 status.generation = Some(GenerationStatus {
                     number: 2,
                     stage: "building".into(),
                     problem: Some("no disk space".into()),
-                    built_aggregates: None,
-                    total_aggregates: None,
+                    ..GenerationStatus::default()
                 });
             }),
             ("unverified", ProblemSeverity::Warning, |status| status.pods[1].unverified = Some(3)),

@@ -3,39 +3,16 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::StatusCode;
-use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use serde::Serialize;
 
 pub(crate) type AdminResponse = hyper::Response<Full<Bytes>>;
 
-const CROSS_ORIGIN_OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
-const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
-const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
-
-/// Allows only files of this pod and nothing inline, so that markup in a name cannot run.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
 pub(crate) fn build(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> AdminResponse {
     let mut response = AdminResponse::new(Full::new(body.into()));
     *response.status_mut() = status;
-    for (name, value) in [
-        (CONTENT_TYPE, content_type),
-        // Every response describes this moment.
-        (CACHE_CONTROL, "no-store"),
-        (CONTENT_SECURITY_POLICY, POLICY),
-        (REFERRER_POLICY, "no-referrer"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (X_FRAME_OPTIONS, "DENY"),
-        (CROSS_ORIGIN_OPENER_POLICY, "same-origin"),
-        (CROSS_ORIGIN_RESOURCE_POLICY, "same-origin"),
-        (PERMISSIONS_POLICY, "camera=(), geolocation=(), microphone=()"),
-    ] {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
+    web_page::set_security_headers(response.headers_mut());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

@@ -3,6 +3,8 @@
 //! An unknown value is `None`, and `null` in JSON; it is never 0. Every age is computed by the clock that dated the moment, so that readers
 //! need not compare clocks; times are for display. The document never holds ids of aggregates or contents of documents.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::problems;
@@ -197,7 +199,7 @@ pub enum TermState {
     Unknown,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReadModelStatus {
     pub name: String,
     pub documents: Option<u64>,
@@ -208,6 +210,33 @@ pub struct ReadModelStatus {
     /// Why it lacks events, if it does by its declaration: it was added or changed after events had been applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<IncompleteReadModel>,
+    /// `complete`, `incomplete`, `building` or `removed`; unknown before the first pod has run.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// Whether there is an earlier definition to go back to.
+    #[serde(default)]
+    pub has_previous: bool,
+    /// The last comparison with the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<VerificationStatus>,
+}
+
+/// A comparison of a read model with the source: counts, never contents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerificationStatus {
+    pub at: WallTime,
+    pub seconds_ago: f64,
+    /// `user@host`, or the pod whose dashboard was used.
+    pub by: String,
+    /// Which aggregates were compared.
+    pub scope: String,
+    /// In documents, as the next ones.
+    pub compared: u64,
+    pub different: u64,
+    pub repaired: u64,
+    pub skipped: u64,
+    /// Differences by kind.
+    pub kinds: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -217,7 +246,7 @@ pub struct IncompleteReadModel {
 }
 
 /// The generation of the read models that all pods apply.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GenerationStatus {
     pub number: u64,
     /// `active`, `building` or `switching`.
@@ -227,6 +256,14 @@ pub struct GenerationStatus {
     /// While it is built: aggregates that are done, of about so many.
     pub built_aggregates: Option<u64>,
     pub total_aggregates: Option<u64>,
+    #[serde(default)]
+    pub built_events: Option<u64>,
+    /// An estimate.
+    #[serde(default)]
+    pub seconds_left: Option<f64>,
+    /// What an operator requested and the leader has not finished.
+    #[serde(default)]
+    pub request: Option<String>,
 }
 
 /// A service or a read model that an operator has paused.

@@ -58,6 +58,8 @@ use crate::engine::{BrokerClock, EngineConnection, EngineHandle, EngineReply, En
 use crate::profile::ProfileState;
 use authorization::ConnectionGrants;
 use credit::{LinkBudget, PartialDeliveryBudget, SharedCounter};
+pub(crate) use decode::decode_message;
+pub(crate) use encode::{DeliveryForm, WireMessageState, encode_message};
 use idle_links::LinkActivity;
 use links::LinkTable;
 pub(crate) use node_requests::CallReply;

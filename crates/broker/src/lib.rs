@@ -2,7 +2,7 @@
 //!
 //! [`Broker`] is the entry point. Reading order, along the path of a message: `listener` (one port, three protocols) → `connection` (frames to
 //! requests) → `engine` (one thread; replies only after the data is durable) → [`core`] (decisions, without I/O or clock) → [`journal`]
-//! (storage interface) → [`store`] (the log on disk). [`http`], [`atom`] and `http_engine_backend` are the administration API.
+//! (storage interface) → [`store`] (the log on disk). [`http`], [`atom`] and `http_engine_backend` are the administration API; [`page`] is the web page.
 
 pub mod access;
 pub mod atom;
@@ -14,6 +14,7 @@ pub mod http;
 mod http_engine_backend;
 pub mod journal;
 mod listener;
+pub mod page;
 pub mod profile;
 pub mod rules;
 mod server;

@@ -17,6 +17,7 @@ use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, StorageError
 use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
 use crate::http_engine_backend::{ConfiguredEntities, HttpEngineBackend};
 use crate::listener::{Listener, raise_open_file_limit};
+use crate::page::{BrokerPage, PageAccess};
 use crate::profile::{ProfileState, ServiceProfile, run_disturbances};
 use crate::tier::ServiceTier;
 use crate::tls::{self, TlsFiles};
@@ -123,6 +124,8 @@ pub struct Broker {
     has_keys: bool,
     engine: EngineHandle,
     namespace: HttpEngineBackend,
+    page_access: Arc<PageAccess>,
+    require_tls: bool,
     shutdown: CancellationToken,
     listener: tokio::task::JoinHandle<()>,
     thread: JoinHandle<()>,
@@ -174,12 +177,20 @@ impl Broker {
             max_message_size: config.limits.max_message_size,
             configured,
         };
+        let page_access = Arc::new(PageAccess::new(keys.clone()));
+        let page = BrokerPage {
+            engine: engine.clone(),
+            clock: Arc::clone(&clock),
+            access: Arc::clone(&page_access),
+            tier: config.tier,
+        };
         let http = http::Config {
             test_token: config.test_token,
             header_timeout: config.timeouts.handshake,
             loopback_only,
             keys: keys.clone(),
             entity_update: config.profile.entity_update,
+            page: Some(page),
         };
         let http = http::HttpService::new(namespace.clone(), http);
         let profile = ProfileState::new(config.profile);
@@ -211,7 +222,19 @@ impl Broker {
             async move { drop(namespace.run_test_command(TestCommand::Arm(fault)).await) }
         };
         tokio::spawn(run_disturbances(profile, arm, shutdown.clone()));
-        Ok(Self { addresses, key_name, has_keys, engine, namespace, shutdown, listener, thread })
+        let require_tls = config.require_tls;
+        Ok(Self {
+            addresses,
+            key_name,
+            has_keys,
+            engine,
+            namespace,
+            page_access,
+            require_tls,
+            shutdown,
+            listener,
+            thread,
+        })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -229,6 +252,13 @@ impl Broker {
         let name = self.key_name.as_deref().unwrap_or("RootManageSharedAccessKey");
         let key = if self.has_keys { "<key>" } else { "SAS_KEY_VALUE" };
         format!("Endpoint=sb://{address};SharedAccessKeyName={name};SharedAccessKey={key};UseDevelopmentEmulator=true;")
+    }
+
+    /// The address of the broker's page. Without keys it contains the token for actions, behind `#`: a browser does not send that part.
+    pub fn page_url(&self) -> String {
+        let scheme = if self.require_tls { "https" } else { "http" };
+        let token = self.page_access.token().map(|token| format!("#token={token}")).unwrap_or_default();
+        format!("{scheme}://{}/{token}", self.address())
     }
 
     /// Advances the broker's clock, for tests.

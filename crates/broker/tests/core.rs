@@ -20,6 +20,8 @@ mod message_locks;
 mod model;
 #[path = "core/model_check.rs"]
 mod model_check;
+#[path = "core/operator_changes.rs"]
+mod operator_changes;
 #[path = "core/partitions.rs"]
 mod partitions;
 #[path = "core/peek_and_deferred.rs"]

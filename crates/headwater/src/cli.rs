@@ -15,7 +15,7 @@ mod history;
 mod man;
 mod parked;
 mod pause;
-mod read_model;
+pub(crate) mod read_model;
 mod rejected;
 mod run;
 mod shared_args;

@@ -8,24 +8,29 @@ use std::sync::Arc;
 
 use admin::operator::{
     ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedRequest, OperatorActions, ParkedListEntry,
-    ParkedSelector,
+    ParkedSelector, ReadModelSelector,
 };
 use admin::{OperatorAccess, OperatorToken};
 use lease::mongo::MongoLeaseStore;
 use mongodb::Database;
+use pipeline::generation::GenerationStore;
+use pipeline::verify::VerifyTotals;
 use pipeline::view::{self, DiscardScope};
 use tokio::runtime;
 
 use crate::applied::AppliedWait;
+use crate::cli::read_model::GenerationCommands;
 use crate::config::{Config, Secret};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::operator_log::OperatorLog;
 use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
 use crate::step_down_requests::{StepDownRequest, StepDownStore};
-use crate::{aggregate_argument, applied};
+use crate::{aggregate_argument, applied, verification};
 
 /// The dashboard shows so many; the command lists more.
 const MAX_LISTED: i64 = 200;
+/// Aggregates that a comparison takes. The command can take more.
+const VERIFY_SAMPLE: u32 = 500;
 
 /// The actions, on the runtime of the pod.
 struct DashboardActions {
@@ -34,6 +39,8 @@ struct DashboardActions {
     step_down: StepDownStore,
     pod_id: String,
     log: OperatorLog,
+    generations: GenerationCommands,
+    config: Arc<Config>,
     /// `None` without a sequence: nobody can name an event.
     applied: Option<AppliedWait>,
 }
@@ -46,13 +53,16 @@ struct BlockingDashboardActions {
 
 /// Connects lazily: it waits for no server.
 pub(crate) async fn open(
-    config: &Config,
+    config: &Arc<Config>,
     token: &Secret,
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
     let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
     let applied = AppliedWait::new(config, coordination, &views.database(&config.read_models.database));
+    let by = format!("dashboard of {}", config.pod_id);
     let actions = DashboardActions {
+        generations: GenerationCommands::new(GenerationStore::new(coordination, &config.pipeline), by),
+        config: Arc::clone(config),
         log: OperatorLog::new(coordination, &config.pipeline),
         applied: config.source.is_sequenced().then_some(applied),
         parked_commands: ParkedCommands::open(config, SERVER_SELECTION_TIMEOUT).await?,
@@ -95,6 +105,22 @@ impl OperatorActions for BlockingDashboardActions {
 
     fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone> {
         self.run(|actions| async move { actions.discard_parked(selector).await })
+    }
+
+    fn rebuild(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.rebuild(&selector.read_model).await })
+    }
+
+    fn roll_back(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.roll_back(&selector.read_model).await })
+    }
+
+    fn cancel_change(&self) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.cancel_change().await })
+    }
+
+    fn verify(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.verify(&selector.read_model).await })
     }
 
     fn wait_applied(&self, request: AppliedRequest) -> ActionFuture<'_, AppliedAnswer> {
@@ -144,6 +170,38 @@ impl DashboardActions {
         Ok(ActionDone { done: describe_discard(events, &name, model) })
     }
 
+    async fn rebuild(&self, model: &str) -> Result<ActionDone, ActionRefusal> {
+        self.generations.rebuild(model).await.map_err(|error| conflict(&error))?;
+        self.record("read-model rebuild", &format!("`{model}`")).await;
+        Ok(ActionDone { done: format!("requested: the leader builds {model} from the source") })
+    }
+
+    async fn roll_back(&self, model: &str) -> Result<ActionDone, ActionRefusal> {
+        self.generations.rollback(model).await.map_err(|error| conflict(&error))?;
+        self.record("read-model rollback", &format!("`{model}`")).await;
+        Ok(ActionDone { done: format!("requested: the leader builds the earlier definition of {model}") })
+    }
+
+    async fn cancel_change(&self) -> Result<ActionDone, ActionRefusal> {
+        self.generations.cancel().await.map_err(|error| conflict(&error))?;
+        self.record("read-model cancel", "the change under way").await;
+        Ok(ActionDone { done: "requested: the leader stops the change".to_owned() })
+    }
+
+    async fn verify(&self, model: &str) -> Result<ActionDone, ActionRefusal> {
+        let by = format!("dashboard of {}", self.pod_id);
+        let (config, name, runtime) = (Arc::clone(&self.config), model.to_owned(), runtime::Handle::current());
+        // On a thread of its own: the compiler cannot prove that this future may move between threads.
+        let verified = tokio::task::spawn_blocking(move || {
+            runtime.block_on(verification::verify_sample(&config, &name, VERIFY_SAMPLE, &by))
+        });
+        let stopped = |_| ActionRefusal::conflict("this pod stopped before the comparison was done");
+        let totals = verified.await.map_err(stopped)?.map_err(|error| conflict(&error))?;
+        let done = describe_verification(model, &totals);
+        self.record("read-model verify", &done).await;
+        Ok(ActionDone { done })
+    }
+
     async fn wait_applied(&self, request: &AppliedRequest) -> Result<AppliedAnswer, ActionRefusal> {
         let Some(reader) = &self.applied else {
             return Err(ActionRefusal::conflict("the source has no sequence (`source.sequence`)"));
@@ -182,6 +240,17 @@ fn to_entry(waiting: &view::ParkedAggregate) -> ParkedListEntry {
         reason: waiting.parked.reason.to_string(),
         events: waiting.parked.waiting(),
         since: format_time(waiting.parked.since),
+    }
+}
+
+fn describe_verification(model: &str, totals: &VerifyTotals) -> String {
+    let VerifyTotals { compared, different, .. } = totals;
+    let skipped = totals.skipped();
+    match different {
+        0 => format!("{model}: {compared} compared, {skipped} skipped, all equal"),
+        _ => format!(
+            "{model}: {different} of {compared} differ, {skipped} skipped; `headwater read-model verify {model}` shows what"
+        ),
     }
 }
 

@@ -30,6 +30,7 @@ mod signal;
 mod status;
 mod step_down_requests;
 mod topology;
+mod verification;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

@@ -51,6 +51,7 @@ pub(crate) async fn run_pod(
     stop: &mut ShutdownSignal,
     rotated: impl Future<Output = Config>,
 ) -> anyhow::Result<PodEnd> {
+    let config = Arc::new(config);
     // First: a port that is taken must fail the pod before it touches anything.
     let listener = AdminListener::bind(&config.admin)?;
     let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;

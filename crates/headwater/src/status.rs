@@ -8,13 +8,15 @@ mod audit;
 mod checkpoint_distance;
 mod coordination;
 mod oplog;
+mod read_models;
 mod subscription;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use admin::status::{CheckpointStatus, CollectionInfo, LagStatus, PauseStatus, ReadModelStatus, ThroughputStatus};
+use admin::status::{CheckpointStatus, CollectionInfo, LagStatus, PauseStatus, ThroughputStatus, VerificationStatus};
 use admin::{LatencyBuckets, PipelineStatus, WallTime};
 use mongodb::Database;
 use mongodb::bson::Document;
@@ -61,6 +63,7 @@ pub(crate) struct SlowReads {
     attention: attention_counts::AttentionCounts,
     oplog: Option<OplogWindow>,
     sizes: Vec<Option<u64>>,
+    verifications: BTreeMap<String, VerificationStatus>,
 }
 
 impl StatusCollector {
@@ -76,9 +79,13 @@ impl StatusCollector {
         match last {
             Some(last) if last.at.elapsed() < SLOW_INTERVAL => last,
             _ => {
-                let (attention, oplog, sizes) =
-                    tokio::join!(self.count_attention(), self.read_oplog(), self.count_documents());
-                SlowReads { at: Instant::now(), attention, oplog, sizes }
+                let (attention, oplog, sizes, verifications) = tokio::join!(
+                    self.count_attention(),
+                    self.read_oplog(),
+                    self.count_documents(),
+                    self.read_verifications()
+                );
+                SlowReads { at: Instant::now(), attention, oplog, sizes, verifications }
             }
         }
     }
@@ -123,7 +130,7 @@ impl StatusCollector {
         let checkpointed = coordination.checkpoint.as_ref().and_then(|(_, at)| *at);
         status.oplog = slow.oplog.as_ref().map(|ends| oplog::to_status(ends, checkpointed)).unwrap_or_default();
         status.read_models = self.read_model_statuses(slow, &coordination);
-        status.generation.clone_from(&coordination.generation);
+        status.generation = coordination.generation.as_ref().map(read_models::generation_status);
         let pauses = coordination.pauses.as_ref();
         status.paused = pauses.map(|pauses| pauses.0.iter().map(|pause| pause_status(pause, slow)).collect());
         status.parked.clone_from(&slow.attention.parked);
@@ -138,32 +145,6 @@ impl StatusCollector {
         status.terms = coordination.terms;
         status.pods = coordination.pods.into_iter().map(|seen| seen.pod).collect();
         status
-    }
-
-    fn read_model_statuses(
-        &self,
-        slow: &SlowReads,
-        coordination: &coordination::CoordinationSnapshot,
-    ) -> Vec<ReadModelStatus> {
-        let parked_in = |name: &str| {
-            let list = slow.attention.parked.as_ref()?;
-            let of_model = list.iter().filter(|parked| is_version_of(&parked.read_model, name));
-            Some(of_model.map(|parked| parked.aggregates).sum())
-        };
-        let sized = self.read_models.iter().zip(&slow.sizes);
-        sized
-            .map(|(name, documents)| {
-                let applied = last_applied(name, &coordination.pods);
-                ReadModelStatus {
-                    name: name.clone(),
-                    documents: *documents,
-                    applied: applied.map(|last| last.at),
-                    applied_seconds_ago: applied.map(|last| last.seconds_ago),
-                    parked_aggregates: parked_in(name),
-                    incomplete: coordination.incomplete.get(name).cloned(),
-                }
-            })
-            .collect()
     }
 }
 

@@ -274,14 +274,7 @@ fn audit() -> AuditStatus {
 
 fn read_model() -> ReadModelStatus {
     let (name, documents) = ("orders".into(), Some(1_000));
-    ReadModelStatus {
-        name,
-        documents,
-        applied: None,
-        applied_seconds_ago: Some(2.5),
-        parked_aggregates: None,
-        incomplete: None,
-    }
+    ReadModelStatus { name, documents, applied_seconds_ago: Some(2.5), ..ReadModelStatus::default() }
 }
 
 fn pod(silent: bool) -> PodStatus {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use admin::operator::{
     ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedModel, AppliedRequest, OperationTime,
-    OperatorActions, ParkedListEntry, ParkedSelector,
+    OperatorActions, ParkedListEntry, ParkedSelector, ReadModelSelector,
 };
 use admin::{OperatorAccess, OperatorToken};
 
@@ -46,6 +46,22 @@ impl OperatorActions for RecordedActions {
         self.record(format!("discard {} in {}, all: {}", selector.id, selector.read_model, selector.all))
     }
 
+    fn rebuild(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone> {
+        self.record(format!("rebuild {}", selector.read_model))
+    }
+
+    fn roll_back(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone> {
+        self.record(format!("roll back {}", selector.read_model))
+    }
+
+    fn cancel_change(&self) -> ActionFuture<'_, ActionDone> {
+        self.record("cancel".into())
+    }
+
+    fn verify(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone> {
+        self.record(format!("verify {}", selector.read_model))
+    }
+
     fn wait_applied(&self, request: AppliedRequest) -> ActionFuture<'_, AppliedAnswer> {
         let (state, reason) = match request.aggregate.as_str() {
             "a parked one" => ("parked", Some("poison".to_owned())),
@@ -71,7 +87,11 @@ fn start_with_token() -> (AdminFixture, Arc<RecordedActions>) {
     (AdminFixture::start_with(Some(operator)), actions)
 }
 
-const ROUTES: [(&str, &str); 5] = [
+const ROUTES: [(&str, &str); 9] = [
+    ("POST", "/api/read-models/rebuild"),
+    ("POST", "/api/read-models/rollback"),
+    ("POST", "/api/read-models/cancel"),
+    ("POST", "/api/read-models/verify"),
     ("GET", "/api/applied"),
     ("POST", "/api/step-down"),
     ("GET", "/api/parked"),

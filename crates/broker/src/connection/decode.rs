@@ -48,7 +48,7 @@ pub(super) fn decode_messages(format: u32, payload: Bytes) -> Result<Vec<Incomin
 }
 
 /// Reads the properties that the core needs.
-pub(super) fn decode_message(message: &Message) -> Result<IncomingMessage, DecodeError> {
+pub(crate) fn decode_message(message: &Message) -> Result<IncomingMessage, DecodeError> {
     let properties = message.properties()?;
     let ttl = message.header()?.ttl.map(u64::from);
     // A time to live beyond 32 bits does not fit the header. Clients then send both times instead.

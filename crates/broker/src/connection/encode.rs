@@ -11,7 +11,7 @@ use crate::journal::ReadJournalEntry;
 
 /// How a message reaches the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DeliveryForm {
+pub(crate) enum DeliveryForm {
     /// Delivered on a link.
     Delivered,
     /// In a response to `receive-by-sequence-number`: it was deferred.
@@ -24,7 +24,7 @@ pub(super) enum DeliveryForm {
 
 /// The numbers are those on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WireMessageState {
+pub(crate) enum WireMessageState {
     Active = 0,
     Deferred = 1,
     Scheduled = 2,
@@ -36,7 +36,7 @@ const MAX_HEADER_TTL: u64 = u32::MAX as u64;
 /// Writes the head of the message to `head` and returns the stored bytes that follow it.
 ///
 /// `source` is the entity that a dead letter comes from.
-pub(super) fn encode_message(
+pub(crate) fn encode_message(
     delivery: &MessageDelivery,
     stored: &ReadJournalEntry,
     source: Option<&str>,

@@ -112,7 +112,6 @@ pub(super) struct SessionBacklog {
 }
 
 impl SessionBacklog {
-    #[cfg(test)]
     pub(super) fn len(&self) -> u32 {
         self.len
     }

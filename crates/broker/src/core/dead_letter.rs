@@ -102,6 +102,19 @@ impl QueueContext<'_, '_> {
         Ok(())
     }
 
+    /// Dead-letters unlocked messages together, and serves their sessions.
+    pub(super) fn dead_letter_all_unlocked(
+        &mut self,
+        messages: &[(TableSlot, u64)],
+        reason: &DeadLetterReason<'_>,
+    ) -> Result<(), Error> {
+        let moves = self.plan_moves(messages, reason, &mut ReservedCounters::new());
+        let records = self.queue.move_records(&moves);
+        self.state.append_records(self.call, &records)?;
+        self.apply_dead_letters(&[], moves);
+        Ok(())
+    }
+
     pub(super) fn plan_moves(
         &self,
         messages: &[(TableSlot, u64)],

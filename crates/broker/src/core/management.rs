@@ -15,6 +15,7 @@ use super::queue::{MessageQueue, STORED_OVERHEAD};
 use super::queue_context::QueueContext;
 use super::receivers::ReceiveMode;
 use super::record::{JournalRecord, SessionStateLocation, SessionStateRecord, StoredEnvelope};
+use super::scheduled_messages::ScheduledMessage;
 use super::sessions::{QueueSessions, StoredState, TableSlot};
 use crate::journal::{JournalEntry, JournalLocation};
 
@@ -29,6 +30,8 @@ const MAX_FETCHED: usize = 16 << 20;
 pub struct PeekedMessage {
     pub sequence: SequenceNumber,
     pub state: MessageState,
+    /// Delivered to a receiver that has not settled it.
+    pub is_locked: bool,
     pub delivery_count: u16,
     pub location: JournalLocation,
     pub overrides: Option<Arc<PropertyOverrides>>,
@@ -53,19 +56,29 @@ impl Core {
         max: usize,
     ) -> Result<Vec<PeekedMessage>, Error> {
         self.handle_due_timers(call);
-        let mut found = self.queue(queue)?.peek(session, from.counter(), max);
-        let ingress = self.entities.get(&queue.entity).and_then(|entity| entity.ingress.as_ref());
-        if let Some(ingress) = ingress.filter(|_| queue.subqueue == Subqueue::Main) {
-            let wanted = ingress.schedule.iter_from(from.counter());
-            let wanted =
-                wanted.filter(|(_, message)| session.is_none_or(|session| message.session.as_deref() == Some(session)));
-            found.extend(wanted.take(max).map(|(counter, message)| {
-                let (sequence, location) = (message.sequence, message.location);
-                let state = MessageState::Scheduled;
-                (counter, PeekedMessage { sequence, state, delivery_count: 0, location, overrides: None })
-            }));
-        }
+        let mut found = self.queue(queue)?.peek(session, from.counter(), max, |_| true);
+        let is_wanted = |own: Option<&str>| session.is_none_or(|session| own == Some(session));
+        found.extend(self.peek_scheduled(queue, from.counter(), max, is_wanted));
         Ok(found.into_values().take(max).collect())
+    }
+
+    /// Scheduled messages of a queue or topic whose session is wanted. A dead-letter queue has none.
+    pub(super) fn peek_scheduled(
+        &self,
+        queue: QueueId,
+        from: u64,
+        max: usize,
+        is_wanted: impl Fn(Option<&str>) -> bool,
+    ) -> BTreeMap<u64, PeekedMessage> {
+        let ingress = self.entities.get(&queue.entity).and_then(|entity| entity.ingress.as_ref());
+        let Some(ingress) = ingress.filter(|_| queue.subqueue == Subqueue::Main) else { return BTreeMap::new() };
+        let wanted = ingress.schedule.iter_from(from).filter(|(_, message)| is_wanted(message.session.as_deref()));
+        let to_peeked = |(counter, message): (u64, &ScheduledMessage)| {
+            let (sequence, location) = (message.sequence, message.location);
+            let state = MessageState::Scheduled;
+            (counter, PeekedMessage { sequence, state, is_locked: false, delivery_count: 0, location, overrides: None })
+        };
+        wanted.take(max).map(to_peeked).collect()
     }
 
     /// Receives deferred messages by sequence number, all or none.
@@ -151,13 +164,20 @@ impl Core {
 }
 
 impl MessageQueue {
-    fn peek(&self, session: Option<&str>, from: u64, max: usize) -> BTreeMap<u64, PeekedMessage> {
+    pub(super) fn peek(
+        &self,
+        session: Option<&str>,
+        from: u64,
+        max: usize,
+        is_wanted: impl Fn(QueuedMessage) -> bool,
+    ) -> BTreeMap<u64, PeekedMessage> {
         let mut found = BTreeMap::new();
         let all = self.policy.sessions && session.is_none();
         let only = if all { None } else { self.sessions.find(session) };
         let sessions = self.sessions.iter_from(only.unwrap_or(0)).take_while(|(slot, _)| all || Some(*slot) == only);
         for (_, session) in sessions {
-            for (counter, message) in session.backlog.iter_from(from).take(max) {
+            let wanted = session.backlog.iter_from(from).filter(|(_, message)| is_wanted(*message));
+            for (counter, message) in wanted.take(max) {
                 // Every further message of this session comes after the last one needed.
                 if found.len() >= max && found.last_key_value().is_some_and(|(last, _)| *last < counter) {
                     break;
@@ -175,6 +195,7 @@ impl MessageQueue {
         PeekedMessage {
             sequence: Self::sequence_number(counter, message),
             state: if message.is_deferred() { MessageState::Deferred } else { MessageState::Active },
+            is_locked: message.is_locked(),
             delivery_count: message.delivery_count,
             location: message.location,
             overrides: self.overrides(counter, message),

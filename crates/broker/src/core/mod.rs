@@ -13,7 +13,8 @@
 //!    (completed, unlocked, deferred or dead-lettered). `transactions`: several of these at once.
 //! 4. What happens later: `timers`, `session_lock`, `undeliverable_messages`, `dead_letter`, `scheduled_messages`,
 //!    `forwarding`.
-//! 5. Administration: `administration`, `rules`, `name`, `management`, `management_links`.
+//! 5. Administration: `administration`, `rules`, `name`, `management`, `management_links`. For a
+//!    person: `browse`, `operator_changes`.
 //! 6. Restart and disk space: `record` (the journal's records) → `replay`, `snapshot`, `compaction`.
 //!
 //! # Memory
@@ -25,6 +26,7 @@
 
 mod administration;
 mod backlog;
+mod browse;
 mod call_context;
 mod compaction;
 mod dead_letter;
@@ -39,6 +41,7 @@ mod id;
 mod management;
 mod management_links;
 mod name;
+mod operator_changes;
 mod outgoing_byte_budget;
 mod partition_choice;
 mod property_overrides;
@@ -63,6 +66,7 @@ mod waiting_attaches;
 
 use std::collections::BTreeMap;
 
+pub use browse::{MessageFilter, SessionStateView, SessionView};
 pub use call_context::{CallContext, LinkEffect, MessageDelivery};
 pub use compaction::Compaction;
 pub use description::{
@@ -75,6 +79,7 @@ pub use error::Error;
 pub use id::{ConnectionId, CoreLinkId, EntityId, LockToken, QueueId, SequenceNumber, Subqueue, Timestamp};
 pub use management::{MessageState, PeekedMessage};
 use management_links::ManagementLinks;
+pub use operator_changes::MessageSelector;
 pub use property_overrides::PropertyOverrides;
 use queue_context::QueueContext;
 pub use receivers::ReceiveMode;

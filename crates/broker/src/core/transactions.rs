@@ -298,6 +298,11 @@ impl Core {
                 context.apply_settlement(planned);
             }
         }
+        self.serve_postponed(call);
+    }
+
+    /// Serves the sessions that changed since `postponed` was set.
+    pub(super) fn serve_postponed(&mut self, call: &mut CallContext<'_>) {
         for (queue, slot) in self.state.postponed.take().unwrap_or_default() {
             self.with_queue_context(call, queue, |context| context.serve(slot));
         }

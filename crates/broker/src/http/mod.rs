@@ -10,6 +10,7 @@
 //! | `/$Resources/queues`, `/$Resources/topics`, `/{topic}/Subscriptions` | lists, by `$skip` and `$top` |
 //! | `/{topic}/Subscriptions/{name}/Rules`, `…/Rules/{rule}` | the default rule; other rules are not implemented |
 //! | `/$namespaceinfo`, `/health` | |
+//! | `/` for browsers, `/$page/…` | the [page](crate::page) |
 //! | `/$test/…` | only if a token is configured and sent: see [`TestCommand`] |
 
 mod backend;
@@ -21,6 +22,11 @@ mod server;
 mod service;
 mod test_hooks;
 mod write_timeout;
+
+/// Decodes percent-encoded text; `None` if it is malformed.
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
+    route::percent_decode(text).ok()
+}
 
 pub use backend::{BackendError, EntityListing, NamespaceBackend, PageRange};
 pub use server::serve_connection;

@@ -25,6 +25,7 @@ use crate::atom::{
     self, AccessRight, AuthorizationRule, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext,
 };
 use crate::core::{EntityDefinition, QueueDescription, TopicDescription};
+use crate::page::{self, BrokerPage, PageRequest};
 use crate::rules::RuleDescription;
 
 /// A description with every property and twelve authorization rules is below 8 KiB; a rule may be larger.
@@ -50,6 +51,8 @@ pub struct Config {
     pub keys: Option<Arc<AccessKeys>>,
     /// How long an update of an entity takes.
     pub entity_update: Duration,
+    /// Answers browsers.
+    pub page: Option<BrokerPage>,
 }
 
 impl Default for Config {
@@ -60,6 +63,7 @@ impl Default for Config {
             loopback_only: false,
             keys: None,
             entity_update: Duration::ZERO,
+            page: None,
         }
     }
 }
@@ -127,6 +131,9 @@ impl<N: NamespaceBackend> HttpService<N> {
         let (head, body) = request.into_parts();
         if self.config.loopback_only {
             host::check_loopback(&head.headers)?;
+        }
+        if let (Some(page), Some(request)) = (&self.config.page, BrokerPage::recognize(&head)) {
+            return serve_page(page, request, &head.headers, body).await;
         }
         let query = route::parse_query(head.uri.query().unwrap_or_default())?;
         let route = route::parse_route(head.uri.path(), &query)?;
@@ -376,17 +383,43 @@ fn parse_submission(
     }
 }
 
+async fn serve_page<B>(
+    page: &BrokerPage,
+    request: PageRequest,
+    headers: &HeaderMap,
+    body: B,
+) -> Result<HttpResponse, HttpError>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    if let Some(refusal) = page.refuse(&request, headers) {
+        return Ok(refusal);
+    }
+    let body = match request {
+        PageRequest::Action(_) => read_body_up_to(body, page::MAX_BODY).await?,
+        PageRequest::File(..) | PageRequest::Query(..) => Bytes::new(),
+    };
+    Ok(page.handle(request, &body).await)
+}
+
 async fn read_body<B>(body: B) -> Result<Bytes, HttpError>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
+    read_body_up_to(body, MAX_BODY).await
+}
+
+async fn read_body_up_to<B>(body: B, limit: usize) -> Result<Bytes, HttpError>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
+{
     let mut body = pin!(body);
-    match timeout(BODY_TIMEOUT, read_limited(body.as_mut())).await {
+    match timeout(BODY_TIMEOUT, read_limited(body.as_mut(), limit)).await {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => {
             // The result is ignored: the client gets the error in any case.
             let _ = timeout(DISCARD_TIMEOUT, discard_rest(body)).await;
-            let detail = format!("body exceeds {MAX_BODY} bytes");
+            let detail = format!("body exceeds {limit} bytes");
             Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, detail))
         }
         Ok(Err(_)) => Err(HttpError::bad_request("body ended early")),
@@ -395,14 +428,14 @@ where
 }
 
 /// Reads the body; `None` as soon as it exceeds the limit.
-async fn read_limited<B>(mut body: Pin<&mut B>) -> Result<Option<Bytes>, BoxError>
+async fn read_limited<B>(mut body: Pin<&mut B>, limit: usize) -> Result<Option<Bytes>, BoxError>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let mut passive = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(Into::into)?.into_data() else { continue };
-        if passive.len() + data.len() > MAX_BODY {
+        if passive.len() + data.len() > limit {
             return Ok(None);
         }
         passive.extend_from_slice(&data);

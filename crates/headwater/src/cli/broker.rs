@@ -14,7 +14,8 @@ use crate::signal::ShutdownSignal;
 /// Run the Service Bus-compatible broker.
 ///
 /// One port serves AMQP and administration over HTTP, and also TLS if a certificate is given. Stored messages survive a crash.
-/// Any Service Bus SDK can use it with the connection string that it prints. Without `--keys` every key is accepted, and only a loopback address is served:
+/// Any Service Bus SDK can use it with the connection string that it prints. The address that it prints as `page` opens a web page in a browser: entities, messages,
+/// sessions and rules, and actions on messages. Without `--keys` every key is accepted, and only a loopback address is served:
 /// everyone who can reach the port has full access.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -149,6 +150,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         output::try_print(format_args!("also serving {address}\n"));
     }
     output::try_print(format_args!("connection string: {}\n", broker.connection_string()));
+    output::try_print(format_args!("page: {}\n", broker.page_url()));
     stop.recv().await;
     tokio::select! {
         () = broker.stop() => Ok(()),

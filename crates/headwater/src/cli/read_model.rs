@@ -4,7 +4,7 @@ mod junit;
 mod preview;
 mod test;
 mod test_file;
-mod verify;
+pub(crate) mod verify;
 
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ReadModelCommand::Cancel { config } => {
             let config = config.load()?;
             let commands = GenerationCommands::open(&config).await?;
-            commands.request(RequestKind::Cancel, &[], None, check_cancel).await?;
+            commands.cancel().await?;
             operator_log::record(&config, "read-model cancel", "the change under way").await;
             commands.report(false, "requested: the leader stops the change").await
         }
@@ -222,9 +222,11 @@ fn progress(build: &Document) -> String {
     format!("built {aggregates} of about {total} aggregates, {events} events, {rate:.0} events/s{left}")
 }
 
-/// The generation of one pipeline, for commands.
-struct GenerationCommands {
+/// The generation of one pipeline, for commands and for the dashboard.
+pub(crate) struct GenerationCommands {
     store: GenerationStore,
+    /// Who requests.
+    by: String,
 }
 
 type RequestCheck = fn(&Generation, &[String]) -> Result<(), String>;
@@ -232,7 +234,28 @@ type RequestCheck = fn(&Generation, &[String]) -> Result<(), String>;
 impl GenerationCommands {
     async fn open(config: &Config) -> anyhow::Result<Self> {
         let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
-        Ok(Self { store: GenerationStore::new(&coordination, &config.pipeline) })
+        Ok(Self::new(GenerationStore::new(&coordination, &config.pipeline), operator_log::who()))
+    }
+
+    pub(crate) fn new(store: GenerationStore, by: String) -> Self {
+        Self { store, by }
+    }
+
+    /// Builds a read model anew.
+    pub(crate) async fn rebuild(&self, name: &str) -> anyhow::Result<()> {
+        let names = [name.to_owned()];
+        self.check(|generation| check_known(generation.serving.keys(), &names)).await?;
+        self.request(RequestKind::Rebuild, &names, None, check_rebuild).await
+    }
+
+    /// Builds the definition that a read model had before.
+    pub(crate) async fn rollback(&self, name: &str) -> anyhow::Result<()> {
+        self.request(RequestKind::Rollback, &[name.to_owned()], None, check_rollback).await
+    }
+
+    /// Stops the change that is under way.
+    pub(crate) async fn cancel(&self) -> anyhow::Result<()> {
+        self.request(RequestKind::Cancel, &[], None, check_cancel).await
     }
 
     async fn load(&self) -> anyhow::Result<Generation> {
@@ -256,8 +279,7 @@ impl GenerationCommands {
     ) -> anyhow::Result<()> {
         self.change(|generation| {
             check(generation, names)?;
-            let by = operator_log::who();
-            generation.request = Some(ChangeRequest { kind, models: names.to_vec(), rate, by });
+            generation.request = Some(ChangeRequest { kind, models: names.to_vec(), rate, by: self.by.clone() });
             Ok(())
         })
         .await

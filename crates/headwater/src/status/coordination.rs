@@ -1,18 +1,14 @@
 //! The cheap reads: lease, checkpoint, announcements and terms from the coordination database, the newest operation of the source, and the
 //! message counts of Service Bus.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 
 use admin::WallTime;
-use admin::status::{
-    AuditStatus, CheckpointStatus, GenerationStatus, IncompleteReadModel, LeaderStatus, SubscriptionStatus, TermState,
-    TermStatus,
-};
+use admin::status::{AuditStatus, CheckpointStatus, LeaderStatus, SubscriptionStatus, TermState, TermStatus};
 use lease::mongo::COLLECTION as LEASES;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
-use pipeline::generation::{Generation, GenerationStage};
+use pipeline::generation::Generation;
 use tokio::time::timeout;
 
 use super::{READ_TIMEOUT, StatusCollector, THE_LEASE};
@@ -36,9 +32,8 @@ pub(super) struct CoordinationSnapshot {
     pub(super) newest: Option<u32>,
     pub(super) subscription: SubscriptionStatus,
     pub(super) audit: Option<AuditStatus>,
-    /// By read model.
-    pub(super) incomplete: BTreeMap<String, IncompleteReadModel>,
-    pub(super) generation: Option<GenerationStatus>,
+    /// `None` also before the first pod.
+    pub(super) generation: Option<Generation>,
     pub(super) pauses: Option<Pauses>,
     pub(super) unavailable: Vec<String>,
 }
@@ -81,10 +76,9 @@ impl StatusCollector {
         if audit.is_none() {
             unavailable.push("the audit".to_owned());
         }
-        let (incomplete, generation) = generation.unwrap_or_else(|| {
+        if generation.is_none() {
             unavailable.push("the generation of the read models".to_owned());
-            (BTreeMap::new(), None)
-        });
+        }
         let pauses = pauses.ok().and_then(Result::ok);
         if pauses.is_none() {
             unavailable.push("the pauses".to_owned());
@@ -98,30 +92,10 @@ impl StatusCollector {
             newest,
             subscription,
             audit,
-            incomplete,
-            generation,
+            generation: generation.flatten(),
             pauses,
             unavailable,
         }
-    }
-
-    /// Incomplete read models, and the generation. `None` if it cannot be read.
-    async fn read_generation(&self) -> Option<(BTreeMap<String, IncompleteReadModel>, Option<GenerationStatus>)> {
-        let generation = match timeout(READ_TIMEOUT, self.generations.load()).await {
-            Ok(Ok(generation)) => generation,
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "failed to read a part of the status");
-                return None;
-            }
-            Err(_) => return None,
-        };
-        let status = generation.as_ref().map(generation_status);
-        let versions = generation.map(|generation| generation.serving).unwrap_or_default();
-        let incomplete = versions.into_iter().filter_map(|(model, version)| {
-            let (reason, since) = version.incomplete?;
-            Some((model, IncompleteReadModel { reason: reason.to_string(), since: to_wall_time(since) }))
-        });
-        Some((incomplete.collect(), status))
     }
 
     /// Adds the server's time to each document, so that ages need no second clock.
@@ -212,22 +186,6 @@ fn read_term(document: &Document) -> Option<TermStatus> {
         state: TermState::Unknown,
         next_started: None,
     })
-}
-
-fn generation_status(generation: &Generation) -> GenerationStatus {
-    let is_building = generation.stage == GenerationStage::Building;
-    let figure = |field: &str| read_count(&generation.build, field).filter(|_| is_building);
-    GenerationStatus {
-        number: generation.number,
-        stage: generation.stage.code().to_owned(),
-        problem: generation.problem.clone(),
-        built_aggregates: figure("aggregates"),
-        total_aggregates: figure("total"),
-    }
-}
-
-fn read_count(document: &Document, field: &str) -> Option<u64> {
-    document.get_i64(field).ok().and_then(|count| u64::try_from(count).ok())
 }
 
 /// `terms`: the newest first. A leader records the end of its term unless it crashes or loses contact with MongoDB. So a term without an end is

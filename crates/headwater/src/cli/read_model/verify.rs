@@ -25,6 +25,7 @@ use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
 use crate::parked::format_bson;
 use crate::signal::ShutdownSignal;
+use crate::verification::{DifferenceCounts, VerificationStore};
 use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
@@ -100,6 +101,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match verified {
         Some(totals) => {
             let totals = totals?;
+            record_result(&config, &args, &totals, &printer).await;
             if args.repair && totals.repaired > 0 {
                 let detail = format!("{} of `{}`", plural(totals.repaired, "document"), args.name);
                 operator_log::record(&config, "read-model verify --repair", &detail).await;
@@ -107,6 +109,24 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             report(&totals, printer, &args)
         }
         None => bail!(ExitReason::Interrupted.with_message("stopped")),
+    }
+}
+
+/// The comparison is done: if its result cannot be stored, that is only logged.
+async fn record_result(config: &Config, args: &Args, totals: &VerifyTotals, printer: &FindingPrinter) {
+    let scope = match (args.all, args.aggregate.len()) {
+        (true, _) => "all aggregates".to_owned(),
+        (false, 0) => format!("a sample of {}", args.sample.unwrap_or(DEFAULT_SAMPLE)),
+        (false, named) => plural(named as u64, "named aggregate"),
+    };
+    let recorded = async {
+        let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
+        let store = VerificationStore::new(&coordination, &config.pipeline);
+        store.record(&args.name, &operator_log::who(), &scope, totals, &printer.counts).await?;
+        anyhow::Ok(())
+    };
+    if let Err(error) = recorded.await {
+        tracing::warn!(error = format!("{error:#}"), "failed to record the result in `verifications`");
     }
 }
 
@@ -182,7 +202,7 @@ fn check_comparability(config: &Config, args: &Args, declaration: &ReadModelDecl
 }
 
 /// The databases that a fold of this read model needs.
-pub(super) async fn open_dependencies(config: &Config, model: Arc<ReadModel>) -> anyhow::Result<VerifyDependencies> {
+pub(crate) async fn open_dependencies(config: &Config, model: Arc<ReadModel>) -> anyhow::Result<VerifyDependencies> {
     let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", COMMAND_TIMEOUT).await?;
     let (pages, token) = open_source(config).await?;
     let coordination = connect::coordination_database(config, COMMAND_TIMEOUT).await?;
@@ -265,6 +285,7 @@ struct FindingPrinter {
     limit: usize,
     shown: usize,
     findings: Vec<Json>,
+    counts: DifferenceCounts,
     is_terminal: bool,
     progress_at: Instant,
     has_progress: bool,
@@ -281,6 +302,7 @@ impl FindingPrinter {
             limit: args.limit,
             shown: 0,
             findings: vec![],
+            counts: DifferenceCounts::default(),
             is_terminal: std::io::stderr().is_terminal(),
             progress_at: Instant::now(),
             has_progress: false,
@@ -296,6 +318,7 @@ impl FindingPrinter {
 
 impl VerifySink for FindingPrinter {
     fn finding(&mut self, finding: &Finding) {
+        self.counts.add(finding);
         if self.shown >= self.limit {
             return;
         }

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use admin::PipelineStatus;
 use admin::status::{
-    AuditRound, AuditState, AuditStatus, GenerationStatus, PauseStatus, PodRole, ProblemSeverity, TermState, TermStatus,
+    AuditRound, AuditState, AuditStatus, GenerationStatus, PauseStatus, PodRole, ProblemSeverity, TermState,
+    TermStatus, VerificationStatus,
 };
 
 use crate::cli::table::{plural, render_table};
@@ -168,10 +169,20 @@ fn write_read_models(text: &mut String, status: &PipelineStatus) {
             or_unknown(model.documents),
             or_unknown(model.applied_seconds_ago.map(|ago| format!("{} ago", format_short(ago)))),
             or_unknown(model.parked_aggregates),
-            if model.incomplete.is_some() { "incomplete" } else { "" }.to_owned(),
+            model.verification.as_ref().map_or_else(|| "never".to_owned(), verification_text),
+            or_unknown(model.state.as_deref()),
         ]
     });
-    write_table(text, &["read model", "documents", "last applied", "parked", ""], &rows.collect::<Vec<_>>());
+    let names = ["read model", "documents", "last applied", "parked", "verified", "state"];
+    write_table(text, &names, &rows.collect::<Vec<_>>());
+}
+
+fn verification_text(result: &VerificationStatus) -> String {
+    let found = match result.different {
+        0 => format!("{} equal", result.compared),
+        different => format!("{different} of {} differed", result.compared),
+    };
+    format!("{found}, {} ago", format_long(result.seconds_ago))
 }
 
 fn write_terms(text: &mut String, status: &PipelineStatus) {
@@ -250,10 +261,20 @@ mod tests {
         status.read_models = vec![ReadModelStatus {
             name: "orders".into(),
             documents: Some(12),
-            applied: None,
             applied_seconds_ago: Some(0.25),
-            parked_aggregates: None,
-            incomplete: None,
+            state: Some("complete".into()),
+            verification: Some(VerificationStatus {
+                at: WallTime::default(),
+                seconds_ago: 61.0,
+                by: "ada@desk".into(),
+                scope: "a sample of 50".into(),
+                compared: 50,
+                different: 2,
+                repaired: 0,
+                skipped: 0,
+                kinds: [("different value".to_owned(), 2)].into(),
+            }),
+            ..ReadModelStatus::default()
         }];
         let term = |term, pod: &str, started, state| TermStatus {
             term,
@@ -286,8 +307,8 @@ dead letters    1
 read models     unknown
 audit           unknown
 
-read model  documents  last applied  parked
-orders      12         250 ms ago    unknown
+read model  documents  last applied  parked   verified                         state
+orders      12         250 ms ago    unknown  2 of 50 differed, 1 min 1 s ago  complete
 
 term  pod    started                   ended
 4     pod-1  2026-11-15T16:00:00.000Z  -

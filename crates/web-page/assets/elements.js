@@ -1,5 +1,5 @@
 // Writes values into the page. Data is always set as text, never as markup.
-import { isKnown } from "/format.js";
+import { isKnown } from "./format.js";
 
 export const byId = (id) => document.getElementById(id);
 

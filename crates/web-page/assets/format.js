@@ -45,3 +45,11 @@ export const dateTime = (time) => {
   const today = date.toDateString() === new Date().toDateString();
   return today ? clockTime(time) : `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${clockTime(time)}`;
 };
+
+/** A size in bytes for people. */
+export function bytes(size) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; size >= 1_024 && unit < units.length - 1; unit += 1) size /= 1_024;
+  return `${unit ? figure(size) : grouped(size)} ${units[unit]}`;
+}
