@@ -66,13 +66,14 @@ impl OperatorActions for RecordedActions {
         let (state, reason) = match request.aggregate.as_str() {
             "a parked one" => ("parked", Some("poison".to_owned())),
             "late" => ("pending", None),
+            "one of a paused model" => ("paused", None),
             _ => ("applied", None),
         };
         Box::pin(async move {
             Ok(AppliedAnswer {
                 applied: state == "applied",
                 parked: state == "parked",
-                unavailable: false,
+                unavailable: state == "paused",
                 sequence: Some(request.sequence),
                 read_models: [("orders".to_owned(), AppliedModel { state, reason })].into(),
                 operation_time: Some(OperationTime { t: 7, i: 1 }),
@@ -113,11 +114,12 @@ async fn a_wait_answers_by_its_status() {
     };
     let (status, body) = get("aggregate=order-7&sequence=3").await;
     let expected = serde_json::json!({
-        "applied": true, "parked": false, "sequence": 3, "read_models": { "orders": { "state": "applied" } },
+        "applied": true, "parked": false, "unavailable": false, "sequence": 3, "read_models": { "orders": { "state": "applied" } },
         "operation_time": { "t": 7, "i": 1 },
     });
     assert_eq!((status, serde_json::from_str::<serde_json::Value>(&body).unwrap()), (200, expected));
     assert_eq!(get("aggregate=a%20parked+one&sequence=3").await.0, 409);
+    assert_eq!(get("aggregate=one+of+a+paused+model&sequence=3").await.0, 409);
     assert_eq!(get("aggregate=late&sequence=3&timeout=0.1").await.0, 504);
     assert_eq!(get("aggregate=late").await, (400, "`sequence` must be a whole number\n".to_owned()));
     assert_eq!(fixture.send("POST", "/api/applied", &bearer(TOKEN), "").await.status, 405);
