@@ -52,7 +52,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("uri");
         std::fs::write(&file, "one").unwrap();
-        let mut files = SecretFiles::new(&[file.clone()]);
+        let mut files = SecretFiles::new(std::slice::from_ref(&file));
         let waited = tokio::time::timeout(Duration::from_secs(60), files.changed()).await;
         assert!(waited.is_err(), "nothing changed");
         std::fs::remove_file(&file).unwrap();

@@ -18,15 +18,6 @@ async fn read_models_equal_a_fold_of_the_source_under_failures() {
 }
 
 #[tokio::test]
-async fn read_models_equal_a_fold_on_a_harsh_bus() {
-    let mut options = ConsumerSoakOptions::short(5);
-    options.base.harsh_scale = Some(100.0);
-    let outcome = run(Path::new(BINARY), &options).await.unwrap();
-    println!("{outcome}");
-    assert!(outcome.is_clean() && outcome.unexpected_exits.is_empty(), "{outcome}");
-}
-
-#[tokio::test]
 async fn read_models_equal_a_fold_without_a_sequence() {
     let options = ConsumerSoakOptions { sequence: false, ..ConsumerSoakOptions::short(4) };
     let outcome = run(Path::new(BINARY), &options).await.unwrap();

@@ -106,7 +106,10 @@ async fn an_issuer_that_is_away_is_reported_and_loses_nothing() {
     pod.issuer.behave(|issuer| issuer.away = true);
     pod.wait_for_problem(&["failed to obtain an Entra ID token", "is valid for another"]).await;
     let metrics = pod.fixture.get("/metrics").await.body;
-    assert!(metrics.contains("headwater_entra_token_failures_total"), "{metrics}");
+    let value = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    assert!(value("headwater_entra_tokens_total").is_some_and(|count| count >= 1.0), "{metrics}");
+    assert!(value("headwater_entra_token_failures_total").is_some_and(|count| count >= 2.0), "{metrics}");
+    assert!(value("headwater_entra_token_expires_in_seconds").is_some_and(|left| left > 0.0), "{metrics}");
     pod.wait_for_problem(&["failed to obtain an Entra ID token", "there is no valid token"]).await;
     pod.fixture.insert("order-1", 2).await;
     pod.issuer.behave(|issuer| issuer.away = false);

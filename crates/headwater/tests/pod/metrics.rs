@@ -33,6 +33,17 @@ const MOVED_IN_ADMIN: MetricNames = &["headwater_audit_missing_aggregates"];
 
 /// Moved by tests of other behaviour: the metric, the file, the test.
 const MOVED_ELSEWHERE: &[(&str, &str, &str)] = &[
+    ("headwater_entra_tokens_total", include_str!("entra.rs"), "an_issuer_that_is_away_is_reported_and_loses_nothing"),
+    (
+        "headwater_entra_token_failures_total",
+        include_str!("entra.rs"),
+        "an_issuer_that_is_away_is_reported_and_loses_nothing",
+    ),
+    (
+        "headwater_entra_token_expires_in_seconds",
+        include_str!("entra.rs"),
+        "an_issuer_that_is_away_is_reported_and_loses_nothing",
+    ),
     ("headwater_loop_stalled", include_str!("stalled_loops.rs"), "a_stalled_capture_is_reported"),
     (
         "headwater_insert_to_read_model_seconds",

@@ -6,7 +6,7 @@ use broker::access::AccessKeys;
 use broker::profile::Disturbances;
 use broker::{Broker, ServiceProfile};
 use servicebus::administration::{AdministrationClient, EntityDescription};
-use servicebus::{BusErrorKind, Client, Message};
+use servicebus::{BusErrorKind, Client, Config, Message};
 use testkit::wait::wait_for;
 
 use crate::fixture::*;
@@ -96,8 +96,11 @@ async fn an_update_of_an_entity_takes_its_time() {
 async fn disturbances_lose_no_message() {
     let disturbances =
         Disturbances { seed: 3, interval: Duration::from_millis(200), failover: Duration::from_millis(100) };
-    let (broker, client) =
-        start(ServiceProfile { disturbances: Some(disturbances), ..ServiceProfile::default() }).await;
+    let profile = ServiceProfile { disturbances: Some(disturbances), ..ServiceProfile::default() };
+    let broker = start_broker_with(|config| config.profile = profile).await;
+    // Shorter than the time between two disturbances.
+    let config = Config { max_backoff: Duration::from_millis(50), ..long_timeouts() };
+    let client = ClientFixture::client_by(broker.address(), config);
     let sender = client.sender(ONCE);
     for number in 0..200 {
         // Resent under the same id until it is acknowledged; the queue drops duplicates.
