@@ -16,7 +16,7 @@ use pipeline::failpoints::Failpoint;
 struct Args {
     #[command(flatten)]
     soak: SoakArgs,
-    /// The control: pods ignore generations, and the run is not clean
+    /// The control: pods ignore generations, and the run is not clean. Only in a dev build, which has failpoints
     #[arg(long)]
     no_generation_check: bool,
     /// No pod is killed
@@ -41,6 +41,13 @@ impl Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
+    if args.no_generation_check && !cfg!(debug_assertions) {
+        // The pods would ignore the failpoint, and the run would be clean.
+        eprintln!(
+            "a release build has no failpoints; run `cargo build --package headwater && cargo run --package bench --bin soak-deploys -- --no-generation-check`"
+        );
+        return ExitCode::FAILURE;
+    }
     let summarize = |result: &DeploySoakResult, options: &DeploySoakOptions| RoundSummary {
         is_clean: result.is_clean(options),
         missing: result.missing(options),
