@@ -192,8 +192,17 @@ pub(crate) fn token_source(config: &Config) -> anyhow::Result<Option<Arc<TokenSo
 
 fn bus_config(config: &Config) -> anyhow::Result<servicebus::Config> {
     let proxies = servicebus::ProxySettings::from_environment(|name| std::env::var(name).ok());
+    let is_needed = config.service_bus.transport == servicebus::Transport::WebSocket
+        || matches!(config.service_bus.access, BusAccess::Entra(_));
+    let proxies = match proxies {
+        Err(error) if !is_needed => {
+            tracing::warn!(%error, "the proxy of the environment cannot be used; connecting without one");
+            servicebus::ProxySettings::default()
+        }
+        proxies => proxies.with_context(|| ExitReason::Misconfigured.with_message(PROXY))?,
+    };
     Ok(servicebus::Config {
-        proxies: proxies.with_context(|| ExitReason::Misconfigured.with_message(PROXY))?,
+        proxies,
         container_id: config.pod_id.clone(),
         ca_file: config.service_bus.ca_file.clone(),
         transport: config.service_bus.transport,

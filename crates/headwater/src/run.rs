@@ -184,9 +184,22 @@ pub(crate) async fn run_pod(
     tracing::info!(pod_id = config.pod_id, "stopping");
     admin_service.monitor().set_stopping();
     shutdown.cancel();
-    tokio::select! {
-        ended = &mut services => ended?,
-        () = stop.recv_second() => bail!(ExitReason::Interrupted.with_message("stopped at once by the second signal")),
+    let mut is_signalled = !matches!(result, Ok(PodEnd::Reconfigured(_)));
+    loop {
+        tokio::select! {
+            // cancel-safe: polled again
+            ended = &mut services => {
+                ended?;
+                break;
+            }
+            () = next_signal(stop, is_signalled) => {
+                if is_signalled {
+                    bail!(ExitReason::Interrupted.with_message("stopped at once by the second signal"));
+                }
+                // The first one came after a rotation: the pod stops in order, and does not start again.
+                (is_signalled, result) = (true, Ok(PodEnd::Stopped));
+            }
+        }
     }
     if let Some(traces) = traces {
         traces.stop().await;
@@ -194,6 +207,15 @@ pub(crate) async fn run_pod(
     admin_service.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");
     result
+}
+
+/// The first signal, or the second one.
+async fn next_signal(stop: &mut ShutdownSignal, is_signalled: bool) {
+    if is_signalled {
+        stop.recv_second().await;
+    } else {
+        stop.recv().await;
+    }
 }
 
 fn build_producer(

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The kubelet needs up to a minute to update a mounted Secret, so this adds little.
-const INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The files and their contents as they were read. Only hashes are kept.
 pub(crate) struct SecretFiles {
@@ -18,6 +18,13 @@ pub(crate) struct SecretFiles {
 impl SecretFiles {
     pub(crate) fn new(files: &[PathBuf]) -> Self {
         Self { known: files.iter().map(|file| (file.clone(), hash(file))).collect() }
+    }
+
+    /// Adds files that are not known yet.
+    pub(crate) fn watch(&mut self, files: &[PathBuf]) {
+        for file in files {
+            self.known.entry(file.clone()).or_insert_with(|| hash(file));
+        }
     }
 
     /// Waits until the content of a file changes. A file that cannot be read counts as unchanged: it is about to be replaced.

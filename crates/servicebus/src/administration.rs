@@ -18,7 +18,7 @@ pub use atom_xml::duration;
 pub use description::{EntityDescription, RuleSummary};
 
 use crate::http_client::{self, HttpEndpoint};
-use crate::{Config, ConnectionString, ConnectionStringError, cbs, entra, tls};
+use crate::{Config, ConnectionString, ConnectionStringError, ProxySettings, cbs, entra, tls};
 
 const VERSION: &str = "2021-05";
 /// The service uses separate ports for AMQP over TLS and for HTTPS. Our broker serves both on one port.
@@ -97,7 +97,9 @@ impl AdministrationClient {
             let name = ServerName::try_from(host.to_string()).map_err(|_| tls::Error::Name { host })?;
             Some((tls::connector(config)?, name))
         };
-        let endpoint = HttpEndpoint { authority: connection_string.authority(), tls, proxies: config.proxies.clone() };
+        // Without TLS a proxy could read the token.
+        let proxies = if tls.is_some() { config.proxies.clone() } else { ProxySettings::default() };
+        let endpoint = HttpEndpoint { authority: connection_string.authority(), tls, proxies };
         Ok(Self { connection_string, endpoint, timeout: config.connect_timeout, token_lifetime: config.token_lifetime })
     }
 

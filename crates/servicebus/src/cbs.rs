@@ -24,6 +24,7 @@ const JWT: &str = "jwt";
 const LIFETIME_FRACTION: u32 = 16;
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
+const EXPIRED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The tokens of one connection.
 pub(crate) struct CbsTokens {
@@ -111,7 +112,11 @@ impl CbsTokens {
         let granted = self.granted.lock().expect("no one panics while holding the tokens");
         let now = Instant::now();
         let left = granted.values().filter_map(|put| put.expires_at).map(|at| at.saturating_duration_since(now)).max();
-        (left.unwrap_or(self.lifetime) / LIFETIME_FRACTION).clamp(MIN_INTERVAL, MAX_INTERVAL)
+        match left {
+            // Every token has expired, and could not be replaced.
+            Some(left) if left.is_zero() => EXPIRED_INTERVAL,
+            left => (left.unwrap_or(self.lifetime) / LIFETIME_FRACTION).clamp(MIN_INTERVAL, MAX_INTERVAL),
+        }
     }
 
     /// Renews the tokens that are due. Returns the failures.

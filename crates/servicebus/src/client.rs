@@ -226,7 +226,9 @@ impl Client {
     async fn open_socket(&self, authority: &str) -> std::io::Result<TcpStream> {
         match self.inner.config.transport {
             Transport::Amqp => TcpStream::connect(authority).await,
-            Transport::WebSocket => self.inner.config.proxies.connect(authority).await,
+            // Without TLS a proxy could read tokens and messages.
+            Transport::WebSocket if self.inner.tls.is_some() => self.inner.config.proxies.connect(authority).await,
+            Transport::WebSocket => TcpStream::connect(authority).await,
         }
     }
 

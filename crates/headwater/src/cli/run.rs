@@ -4,7 +4,7 @@ use super::shared_args::ConfigArgs;
 use crate::config::Config;
 use crate::exit;
 use crate::run::PodEnd;
-use crate::secret_files::SecretFiles;
+use crate::secret_files::{self, SecretFiles};
 use crate::signal::ShutdownSignal;
 
 /// Run one pod.
@@ -23,9 +23,13 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mut stop = ShutdownSignal::new()?;
+    // Hashed before the load that is used: what changes in between is noticed.
+    let mut files = SecretFiles::new(&args.config.load()?.secret_files);
     let mut config = args.config.load()?;
     loop {
-        let rotated = wait_for_rotation(&args.config, SecretFiles::new(&config.secret_files), config.pod_id.clone());
+        // The same files throughout: a secret that changes while the services stop is noticed, too.
+        files.watch(&config.secret_files);
+        let rotated = wait_for_rotation(&args.config, &mut files, config.pod_id.clone());
         // Boxed: the future is large, and every command would carry its size.
         match Box::pin(crate::run::run_pod(config, &mut stop, rotated)).await? {
             PodEnd::Stopped => return Ok(()),
@@ -35,16 +39,27 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The configuration after a secret file has changed, if it is valid then.
-async fn wait_for_rotation(args: &ConfigArgs, mut files: SecretFiles, pod_id: String) -> Config {
+async fn wait_for_rotation(args: &ConfigArgs, files: &mut SecretFiles, pod_id: String) -> Config {
+    let mut last_error = None;
     loop {
-        files.changed().await;
+        // After a failure without waiting for another change: the reason may pass.
+        match last_error {
+            None => files.changed().await,
+            Some(_) => tokio::time::sleep(secret_files::INTERVAL).await,
+        }
         match args.load() {
             // Without HOSTNAME the id is random.
             Ok(config) => return Config { pod_id, ..config },
-            Err(error) => tracing::error!(
-                error = format!("{error:#}"),
-                "a secret file has changed, but the configuration is not valid; keeping the present credentials"
-            ),
+            Err(error) => {
+                let error = format!("{error:#}");
+                if last_error.as_ref() != Some(&error) {
+                    tracing::error!(
+                        error,
+                        "a secret file has changed, but the configuration is not valid; keeping the present credentials and retrying"
+                    );
+                }
+                last_error = Some(error);
+            }
         }
     }
 }

@@ -61,7 +61,7 @@ read_models: { totals: { when: { Added: { $inc: { total: $$event.payload.amount 
     let bus = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=***";
     assert_eq!(
         json["service_bus"],
-        json!({ "connection_string": bus, "topic": "events", "subscription": "read-models", "transport": "amqp" })
+        json!({ "connection_string": bus, "entra": { "credential": "environment" }, "topic": "events", "subscription": "read-models", "transport": "amqp" })
     );
     assert_eq!(json["admin"]["token"], "***");
     assert_eq!((&json["producer"]["window"]["events"], &json["producer"]["drain"]), (&json!(100), &json!("3s")));

@@ -4,7 +4,7 @@
 //! requests a token on first use, replaces it at half of its lifetime, and reports its state as [`TokenHealth`]. Files are read again for every request,
 //! so a rotated secret, certificate or federated token needs no restart.
 //!
-//! Decision 019 says why this is not the `azure_identity` crate. Never logs a token, a secret or a key.
+//! Decision 020 says why this is not the `azure_identity` crate. Never logs a token, a secret or a key.
 
 mod assertion;
 mod azure_cli;

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+/// Entra ID issues tokens for a day at most. A reply that says more is not believed, and no time overflows.
+const MAX_LIFETIME: Duration = Duration::from_secs(48 * 3_600);
+
 /// A token, and how long it may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IssuedToken {
@@ -23,7 +26,9 @@ pub(super) fn read_token(body: &[u8], now: Duration) -> Option<IssuedToken> {
     if text.is_empty() {
         return None;
     }
-    Some(IssuedToken { text: text.to_owned(), lifetime, refresh_in: seconds(&reply["refresh_in"]) })
+    let lifetime = lifetime.min(MAX_LIFETIME);
+    let refresh_in = seconds(&reply["refresh_in"]).map(|refresh_in| refresh_in.min(lifetime));
+    Some(IssuedToken { text: text.to_owned(), lifetime, refresh_in })
 }
 
 /// Some issuers write numbers as text.
@@ -35,11 +40,13 @@ fn seconds(value: &Json) -> Option<Duration> {
 /// The reason for a refusal: the error code, and the first line of its description.
 pub(super) fn read_refusal(body: &[u8]) -> String {
     const MAX: usize = 300;
+    const MAX_CODE: usize = 100;
     let reply: Json = serde_json::from_slice(body).unwrap_or_default();
     let code = reply["error"].as_str().or_else(|| reply["error"]["code"].as_str()).unwrap_or("no reason given");
+    let code: String = code.chars().take(MAX_CODE).collect();
     let text = reply["error_description"].as_str().or_else(|| reply["error"]["message"].as_str()).unwrap_or_default();
     let line: String = text.lines().next().unwrap_or_default().chars().take(MAX).collect();
-    if line.is_empty() { code.to_owned() } else { format!("{code}: {line}") }
+    if line.is_empty() { code } else { format!("{code}: {line}") }
 }
 
 #[cfg(test)]
@@ -62,6 +69,7 @@ mod tests {
             (r#"{"access_token":"t","expires_on":"1300","resource":"r"}"#, token(300, None)),
             (r#"{"accessToken":"t","expiresOn":"2026-01-01 00:00:00","expires_on":1300}"#, token(300, None)),
             (r#"{"access_token":"t","expires_on":"900"}"#, None),
+            (r#"{"access_token":"t","expires_in":18446744073709551615}"#, token(48 * 3_600, None)),
             (r#"{"access_token":""  ,"expires_in":5}"#, None),
             ("<html>", None),
         ] {

@@ -109,14 +109,17 @@ impl TokenSource {
         }
     }
 
-    /// Service Bus refused the token: rights may have changed since it was issued, so the next use requests another one.
+    /// Service Bus refused the token: rights may have changed since it was issued, so the next use requests another one. Until there is one, the present
+    /// token serves: other links may be allowed.
     pub(crate) fn on_refused(&self) {
         let now = Instant::now();
         let mut state = self.lock();
         let recently = state.last_refusal.is_some_and(|at| now.duration_since(at) < REFUSAL_PAUSE);
         if !recently {
             state.last_refusal = Some(now);
-            state.token = None;
+            if let Some(token) = &mut state.token {
+                token.refresh_at = now;
+            }
         }
     }
 
