@@ -7,8 +7,8 @@ use pipeline::event::AggregateId;
 /// The ids that this text may mean, the likeliest first: a string, a number, an object id, a UUID, or Extended JSON such as `{"$oid": "…"}`.
 pub(crate) fn candidates(text: &str) -> Vec<AggregateId> {
     let mut values = vec![];
-    if let Ok(json) = serde_json::from_str::<serde_json::Value>(text)
-        && (json.is_object() || json.is_array() || json.is_string() || json.is_boolean())
+    if is_typed(text)
+        && let Ok(json) = serde_json::from_str::<serde_json::Value>(text)
     {
         values.extend(Bson::try_from(json).ok());
     }
@@ -17,6 +17,12 @@ pub(crate) fn candidates(text: &str) -> Vec<AggregateId> {
     values.extend(ObjectId::parse_str(text).ok().map(Bson::ObjectId));
     values.extend(Uuid::parse_str(text).ok().filter(|_| text.len() == 36).map(|id| Bson::Binary(id.into())));
     values.into_iter().filter_map(AggregateId::new).collect()
+}
+
+/// Whether the text names its type: Extended JSON, or a string in quotes.
+pub(crate) fn is_typed(text: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(text)
+        .is_ok_and(|json| json.is_object() || json.is_array() || json.is_string() || json.is_boolean())
 }
 
 #[cfg(test)]

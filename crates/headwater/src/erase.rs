@@ -83,12 +83,13 @@ impl<'a> Eraser<'a> {
         let tombstone = self.insert_tombstones(aggregate).await?;
         let generation = raise_generation(&store, &self.views).await?;
         let mut erased = ErasedCopies { tombstone, ..ErasedCopies::default() };
-        if let Some(generation) = &generation {
-            self.erase_documents(generation, aggregate, &mut erased).await?;
-        }
+        // The cursor first: without it no replay of parked events finds anything to apply, and cannot bring a document back.
         for collection in [CURSORS, PARKED_EVENTS] {
             let deleted = self.erase_by_id(collection, aggregate).await?;
             erased.documents.push((collection.to_owned(), deleted));
+        }
+        if let Some(generation) = &generation {
+            self.erase_documents(generation, aggregate, &mut erased).await?;
         }
         let rejected = self.erase_rejected(aggregate).await?;
         erased.documents.push((rejected::COLLECTION.to_owned(), rejected));

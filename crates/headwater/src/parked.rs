@@ -10,8 +10,8 @@ use pipeline::event::{AggregateId, Namespace};
 use pipeline::generation::{GenerationStage, GenerationStore};
 use pipeline::source::{SourceConfig, SourceKind};
 use pipeline::view::{
-    DeliveredEvent, DiscardScope, Error, ModelSet, ParkedAggregate, ParkedStore, Projection, SourceDocuments,
-    is_version_of,
+    DeliveredEvent, DiscardScope, Error, ModelSet, ParkedAggregate, ParkedStore, PausedPage, Projection,
+    SourceDocuments, is_version_of,
 };
 
 use crate::config::Config;
@@ -73,8 +73,8 @@ impl ParkedCommands {
     }
 
     /// Entries that only a pause has parked.
-    pub(crate) async fn list_paused(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
-        self.listing().list_paused(limit).await
+    pub(crate) async fn list_paused(&self, after: Option<&Bson>, limit: i64) -> Result<PausedPage, Error> {
+        self.listing().list_paused(after, limit).await
     }
 
     /// For several replays in a row.

@@ -64,7 +64,11 @@ async fn find_aggregate(eraser: &Eraser<'_>, argument: &str) -> anyhow::Result<A
     }
     match (known.pop(), known.is_empty(), candidates.is_empty()) {
         (Some(one), true, _) => Ok(one),
-        (None, _, false) => Ok(candidates.remove(0)),
+        (None, _, false) if candidates.len() == 1 || aggregate_argument::is_typed(argument) => Ok(candidates.remove(0)),
+        (None, _, false) => bail!(ExitReason::Usage.with_message(format!(
+            "no aggregate with this id is known; select its type, for example `{}` or `\"{argument}\"`",
+            format_typed_id(&candidates[1])
+        ))),
         (None, _, true) => bail!(ExitReason::Usage.with_message("this is no aggregate id")),
         (Some(one), false, _) => bail!(ExitReason::Usage.with_message(format!(
             "several aggregates have this id; select one by its typed id, for example `{}`",

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use pipeline::view::is_version_of;
 use pipeline::{consumer, producer};
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the leader looks for queued events of read models that nobody resumes: a pod that slept through the end of a pause has queued them.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 const CONCURRENT_AGGREGATES: usize = 16;
-/// Aggregates in one go.
+/// Aggregates of one page.
 const MAX_RESUMED: i64 = 1_000;
 
 pub(crate) struct PauseService {
@@ -115,20 +115,32 @@ impl PauseService {
 /// Applies what read models have queued that are not paused any more.
 async fn replay_resumed(parked: &ParkedCommands, store: &PauseStore, pauses: &Pauses) -> anyhow::Result<()> {
     let paused = pauses.paused_models();
-    let list = parked.list_paused(MAX_RESUMED).await?;
     let is_paused = |model: &str| paused.iter().any(|name| is_version_of(model, name));
-    let resumed: Vec<_> = list.into_iter().filter(|waiting| !is_paused(&waiting.model)).collect();
-    let aggregates = resumed.len();
-    if aggregates > 0 {
+    // Page by page: aggregates that another pause holds must not hide the others.
+    let (mut resumed, mut after, mut events) = (vec![], None, 0);
+    loop {
+        let page = parked.list_paused(after.as_ref(), MAX_RESUMED).await?;
+        let Some(last) = page.last else { break };
+        after = Some(last);
+        let page: Vec<_> = page.aggregates.into_iter().filter(|waiting| !is_paused(&waiting.model)).collect();
+        if page.is_empty() {
+            continue;
+        }
         let commands = parked.resuming_store().await?;
-        let replays: Vec<_> = resumed.iter().map(|waiting| parked.resume(&commands, waiting)).collect();
-        let replays = stream::iter(replays).buffer_unordered(CONCURRENT_AGGREGATES);
-        let events: Vec<u64> = replays.try_collect().await?;
-        tracing::info!(
-            aggregates,
-            events = events.iter().sum::<u64>(),
-            "applied the queued events of resumed read models"
-        );
+        let replays: Vec<_> = page.iter().map(|waiting| parked.resume(&commands, waiting)).collect();
+        let mut replays = stream::iter(replays).buffer_unordered(CONCURRENT_AGGREGATES);
+        while let Some(replayed) = replays.next().await {
+            match replayed {
+                Ok(applied) => events += applied,
+                // The others go on; this one is tried again in the next sweep.
+                Err(error) => tracing::warn!(%error, "failed to apply the queued events of an aggregate; retrying"),
+            }
+        }
+        drop(replays);
+        resumed.extend(page);
+    }
+    if !resumed.is_empty() {
+        tracing::info!(aggregates = resumed.len(), events, "applied the queued events of resumed read models");
     }
     // None is left of this read model. A later one is found by the sweep.
     for pause in pauses.0.iter().filter(|pause| pause.is_resuming) {

@@ -123,7 +123,11 @@ impl Builder {
             mode: view.mode(source, *start, filter.is_some()),
             by_collection: source.kind == SourceKind::Documents,
             models: generation.build_set(source)?,
-            discarded: DiscardedEvents::load(views, pipeline, &names).await?,
+            discarded: match source.kind {
+                SourceKind::Events => DiscardedEvents::load(views, pipeline, &names).await?,
+                // The build reads the present document, not the change that was discarded.
+                SourceKind::Documents => DiscardedEvents::default(),
+            },
         });
         let parts = BuildParts {
             walk: CursorWalk::new(views, pipeline, generation.number),

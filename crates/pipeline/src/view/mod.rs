@@ -84,7 +84,7 @@ pub use fold::{Fold, FoldError, FoldScratch, RefusedEvent};
 pub use model_set::{AppliedModel, FIRST_GENERATION, ModelSet, ModelSetMode};
 pub use model_validation::validate;
 pub use observer::{ApplyObserver, ApplyTimestamps};
-pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore};
+pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore, PausedPage};
 pub use plan::ApplyOutcome;
 pub use prepare::prepare;
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};

@@ -14,7 +14,7 @@ use mongodb::bson::{Bson, DateTime};
 pub(super) use document::{
     DISCARDED, parked_entries_document, parked_event_document, parked_event_id, read_parked_entries,
 };
-pub use store::{DiscardScope, ParkedAggregate, ParkedStore};
+pub use store::{DiscardScope, ParkedAggregate, ParkedStore, PausedPage};
 
 /// Why an aggregate is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

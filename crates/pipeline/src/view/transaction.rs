@@ -74,7 +74,8 @@ impl TransactionStore {
         attempt: TransactionAttempt<'_>,
     ) -> Result<CommittedResults, TransactionFailure> {
         let deadline = Instant::now() + self.within;
-        let upcasted = self.upcast(&attempt).await?;
+        let upcasted = timeout_at(deadline, self.upcast(&attempt)).await;
+        let upcasted = upcasted.map_err(|_| TransactionFailure::Transient(self.timeout_error()))??;
         // The deadline covers all steps, as the server holds the locks from the first write on.
         let mut session = self.begin().await?;
         let done = match timeout_at(deadline, self.write_plan(&mut session, &attempt, &upcasted)).await {

@@ -15,7 +15,7 @@ fn pause(pod: &TestApplier, models: &[&str]) {
 async fn resume_all(fixture: &ViewFixture) -> u64 {
     let store = fixture.parked_store();
     let mut events = 0;
-    for waiting in store.list_paused(100).await.unwrap() {
+    for waiting in store.list_paused(None, 100).await.unwrap().aggregates {
         events += store.resume(&waiting.aggregate, &events_namespace(), &waiting.model).await.unwrap();
     }
     events

@@ -51,6 +51,14 @@ pub struct ParkedAggregate {
     pub parked: ParkedEntry,
 }
 
+/// A page of aggregates that only a pause has parked.
+#[derive(Debug)]
+pub struct PausedPage {
+    pub aggregates: Vec<ParkedAggregate>,
+    /// The id of the last cursor; `None` behind the last page.
+    pub last: Option<Bson>,
+}
+
 /// Which queued events are discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiscardScope {
@@ -101,27 +109,36 @@ impl ParkedStore {
 
     /// Parked aggregates; at most `limit`.
     pub async fn list(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
-        self.list_matching(doc! {}, limit).await
+        Ok(self.list_matching(doc! {}, limit).await?.0)
     }
 
-    /// Entries that only a pause has parked; of at most `limit` aggregates.
-    pub async fn list_paused(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
+    /// Entries that only a pause has parked; of at most `limit` cursors behind `after`, in the order of their ids.
+    pub async fn list_paused(&self, after: Option<&Bson>, limit: i64) -> Result<PausedPage, Error> {
         let reasons = doc! { "$map": { "input": { "$objectToArray": "$parked" }, "in": "$$this.v.reason" } };
-        let is_paused = doc! { "$expr": { "$in": [ParkReason::Paused.as_str(), reasons] } };
-        let mut list = self.list_matching(is_paused, limit).await?;
-        list.retain(|waiting| waiting.parked.reason == ParkReason::Paused);
-        Ok(list)
+        let mut is_paused = doc! { "$expr": { "$in": [ParkReason::Paused.as_str(), reasons] } };
+        if let Some(after) = after {
+            is_paused.insert("_id", doc! { "$gt": after });
+        }
+        let (mut aggregates, last) = self.list_matching(is_paused, limit).await?;
+        aggregates.retain(|waiting| waiting.parked.reason == ParkReason::Paused);
+        Ok(PausedPage { aggregates, last })
     }
 
-    async fn list_matching(&self, mut filter: Document, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
+    /// Sorted by the ids of the cursors; with the last id.
+    async fn list_matching(
+        &self,
+        mut filter: Document,
+        limit: i64,
+    ) -> Result<(Vec<ParkedAggregate>, Option<Bson>), Error> {
         let failed = |error| self.store.store_error("list parked aggregates", error);
         filter.extend(doc! { "_id.pipeline": &self.naming.pipeline, "parked": { "$exists": true } });
         let cursors = self.store.database.collection::<RawDocumentBuf>(CURSORS);
-        let mut found =
-            cursors.find(filter).limit(limit).read_concern(ReadConcern::majority()).await.map_err(failed)?;
-        let mut list = vec![];
+        let query = cursors.find(filter).sort(doc! { "_id": 1 }).limit(limit).read_concern(ReadConcern::majority());
+        let mut found = query.await.map_err(failed)?;
+        let (mut list, mut last) = (vec![], None);
         while found.advance().await.map_err(failed)? {
             let id = found.current().get_document("_id").ok();
+            last = id.and_then(|id| Document::try_from(id).ok()).map(Bson::Document);
             let aggregate =
                 id.and_then(|id| Bson::try_from(id.get("aggregate").ok()??).ok()).and_then(AggregateId::new);
             let collection = id.and_then(|id| id.get_str("collection").ok()).map(str::to_owned);
@@ -135,7 +152,7 @@ impl ParkedStore {
             };
             list.extend(cursor.parked.into_iter().map(queued));
         }
-        Ok(list)
+        Ok((list, last))
     }
 
     /// Queued events, in order; at most `limit`.
