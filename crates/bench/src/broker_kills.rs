@@ -244,10 +244,12 @@ async fn receive(broker: BrokerEndpoint, ledger: &SessionLedger) -> io::Result<(
         let link = client.receiver(format!("receiver-{turn}"), QUEUE, Some(None));
         client.amqp.set_credit(link, 10).map_err(io::Error::other)?;
         let mut numbers: HashMap<u32, (usize, u64)> = HashMap::new();
-        let (mut last, mut unsettled, mut detached) = (None, 0, false);
+        let (mut last, mut unsettled, mut is_detaching, mut detached) = (None, 0, false, false);
         while !detached {
             for event in client.exchange().await? {
                 match event {
+                    // Comes back with the next lock.
+                    ConnectionEvent::Delivery(_) if is_detaching => {}
                     ConnectionEvent::Delivery(delivery) => {
                         let (session, number) = read(delivery.payload)?;
                         check(ledger, session, number, last);
@@ -266,7 +268,8 @@ async fn receive(broker: BrokerEndpoint, ledger: &SessionLedger) -> io::Result<(
                             let entry = &mut ledger.sessions()[session];
                             entry.completed = entry.completed.max(number);
                         }
-                        if unsettled == 0 {
+                        if unsettled == 0 && !is_detaching {
+                            is_detaching = true;
                             let _ = client.amqp.detach(link, None);
                         }
                     }

@@ -16,7 +16,7 @@ use clap::Parser;
 struct Args {
     /// How often all pods are restarted
     #[arg(long, default_value_t = 20)]
-    rollouts: u64,
+    rounds: u64,
     /// Seed of the load
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -34,7 +34,7 @@ struct Args {
 impl Args {
     fn options(&self) -> RolloutSoakOptions {
         let mut options = RolloutSoakOptions::full(self.seed);
-        (options.rollouts, options.max_gap) = (self.rollouts, Duration::from_millis(self.max_gap));
+        (options.rollouts, options.max_gap) = (self.rounds, Duration::from_millis(self.max_gap));
         options.base.pods = self.pods;
         options.base.load.rate = (self.rate > 0.0).then_some(self.rate);
         options
@@ -44,11 +44,15 @@ impl Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    println!("seed {}: {} rollouts", args.seed, args.rollouts);
+    println!("seed {}: {} rollouts", args.seed, args.rounds);
     match run(&headwater_binary(), &args.options()).await {
         Ok(outcome) => {
             println!("{outcome}\n{}", outcome.json());
-            if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let is_covered = outcome.rollouts() > 0 && outcome.acknowledged() > 0;
+            if !is_covered {
+                println!("the run did not cover: a rollout under load");
+            }
+            if outcome.is_clean() && is_covered { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             println!("seed {}: the test cluster failed: {error}", args.seed);

@@ -117,6 +117,9 @@ async fn send(page: &BrokerPage, send: Send) -> Result<Value, PageError> {
         return Err(PageError::invalid(format!("1 to {MAX_MESSAGES} copies can be sent at once")));
     }
     let message = send.message.encode()?;
+    if message.body.len().saturating_mul(send.copies) > MAX_READ {
+        return Err(PageError::invalid(format!("at most {} MiB can be sent at once", MAX_READ >> 20)));
+    }
     let sent = page.call(move |core, call| {
         let entity = core.resolve_send_address(&send.path)?;
         core.send(call, entity, &vec![message; send.copies])

@@ -15,6 +15,8 @@ use crate::latency::LatencySummary;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// A pod that has not ended by then hangs.
 const HUNG_AFTER: Duration = Duration::from_secs(60);
+/// How long a round waits for an event in flight.
+const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(2);
 const STARTED: &str = "pod started";
 /// One round in this many stops a leader that has just acquired the lease.
 const IMMEDIATE_STOP_ONE_IN: u32 = 8;
@@ -118,6 +120,7 @@ impl<'a> StopRounds<'a> {
             let has_begun = self.cluster.pod(standby).process().is_some_and(|it| it.find_line(STARTED).is_some());
             targets.extend(has_begun.then_some(standby));
         }
+        self.wait_until_in_flight().await;
         self.in_flight += u64::from(self.checker.outstanding() > 0);
         let at = Instant::now();
         for target in targets {
@@ -127,6 +130,14 @@ impl<'a> StopRounds<'a> {
         let (term, gained) = self.next_term(term, at).await?;
         self.handovers.push(LeaseHandover { at, gained, term });
         Ok(())
+    }
+
+    /// A stop with nothing in flight proves nothing. The load is steady, so this takes milliseconds.
+    async fn wait_until_in_flight(&self) {
+        let since = Instant::now();
+        while self.checker.outstanding() == 0 && since.elapsed() < IN_FLIGHT_TIMEOUT {
+            sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// The current lease holder, which runs: only this soak takes the lease from a pod.
