@@ -190,6 +190,8 @@ fn parse<T: for<'a> Deserialize<'a>>(path: &Path, text: &str) -> Result<T, Issue
 
 #[cfg(test)]
 mod tests {
+    use ring::rand::SystemRandom;
+    use ring::signature::{KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair};
     use serde_json::json;
 
     use super::*;
@@ -256,5 +258,51 @@ mod tests {
             assert_eq!(issuer().verify(&token(alg), "events", NOW).unwrap_err(), TokenError::Signature);
         }
         assert_eq!(issuer().verify("a.b.c", "events", NOW).unwrap_err(), TokenError::Malformed);
+    }
+
+    /// A key pair of OpenSSL: ring does not generate RSA keys.
+    fn key_pair() -> RsaKeyPair {
+        let der = std::process::Command::new("openssl")
+            .args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-outform", "DER"])
+            .output()
+            .expect("`openssl` is installed")
+            .stdout;
+        // Versions of OpenSSL differ in the form.
+        RsaKeyPair::from_pkcs8(&der).or_else(|_| RsaKeyPair::from_der(&der)).expect("an RSA key")
+    }
+
+    fn sign(pair: &RsaKeyPair, header: &Json, claims: &Json) -> String {
+        let encode = |part: &Json| BASE64_URL_SAFE_NO_PAD.encode(part.to_string());
+        let signed = format!("{}.{}", encode(header), encode(claims));
+        let mut signature = vec![0; pair.public().modulus_len()];
+        pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).expect("the key signs");
+        format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    #[test]
+    fn only_the_signature_of_the_named_key_counts() {
+        let (own, foreign) = (key_pair(), key_pair());
+        let RsaPublicKeyComponents { n: modulus, e: exponent } = RsaPublicKeyComponents::<Vec<u8>>::from(own.public());
+        let known = SigningKey { id: "k".into(), modulus: modulus.clone(), exponent };
+        let issuer = EntraIssuer { keys: vec![known], ..issuer() };
+        let header = json!({ "alg": "RS256", "kid": "k" });
+        let good = sign(&own, &header, &claims());
+        assert!(issuer.verify(&good, "events", NOW).is_ok());
+
+        let refused = |token: &str| issuer.verify(token, "events", NOW).unwrap_err();
+        assert_eq!(refused(&sign(&foreign, &header, &claims())), TokenError::Signature, "another key with the same id");
+        assert_eq!(refused(&sign(&own, &json!({ "alg": "RS256" }), &claims())), TokenError::Signature, "no key id");
+        for alg in ["none", "HS256", "RS512", "rs256"] {
+            let header = json!({ "alg": alg, "kid": "k" });
+            assert_eq!(refused(&sign(&own, &header, &claims())), TokenError::Signature, "{alg}");
+        }
+        let parts: Vec<&str> = good.split('.').collect();
+        let mut changed = claims();
+        changed["exp"] = json!(1_800_000_000);
+        let changed = BASE64_URL_SAFE_NO_PAD.encode(changed.to_string());
+        assert_eq!(refused(&format!("{}.{changed}.{}", parts[0], parts[2])), TokenError::Signature, "other claims");
+        assert_eq!(refused(&format!("{}.{}.", parts[0], parts[1])), TokenError::Signature, "no signature");
+        let by_modulus = BASE64_URL_SAFE_NO_PAD.encode(&modulus);
+        assert_eq!(refused(&format!("{}.{}.{by_modulus}", parts[0], parts[1])), TokenError::Signature);
     }
 }

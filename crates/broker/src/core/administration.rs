@@ -40,6 +40,7 @@ impl Core {
         if self.by_path.contains_key(&name::normalize(&path)) {
             return Err(Error::EntityExists { path });
         }
+        self.check_entity_count(topic)?;
         let rules = self.compile_first_rules(call.now, &path, topic, rules)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord {
@@ -61,6 +62,15 @@ impl Core {
         self.insert_first_rules(record.id, rules);
         self.set_history_timer(record.id, call.now);
         Ok(record.id)
+    }
+
+    fn check_entity_count(&self, topic: Option<EntityId>) -> Result<(), Error> {
+        let (what, limit) = match topic {
+            None => ("queues and topics of a namespace", self.state.limits.max_entities),
+            Some(_) => ("subscriptions of a topic", self.state.limits.max_subscriptions),
+        };
+        let count = self.entities.values().filter(|entity| entity.topic == topic).count();
+        if count < limit { Ok(()) } else { Err(Error::TooManyEntities { what, limit }) }
     }
 
     /// Updates an entity's properties. Closes links that the new status no longer allows.

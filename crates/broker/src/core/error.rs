@@ -23,6 +23,8 @@ pub enum Error {
         "The request was terminated because the namespace is being throttled. Error code : 50009. Please wait 2 seconds and try again."
     )]
     ServerBusy,
+    #[error("The maximum number of {what} ({limit}) has been reached. Delete one before you create another.")]
+    TooManyEntities { what: &'static str, limit: usize },
     #[error("The value for '{field}' {rule}.")]
     InvalidArgument { field: &'static str, rule: Box<str> },
     #[error("SubCode=40400. The auto forwarding destination entity '{path}' does not exist.")]
@@ -80,6 +82,7 @@ impl Error {
             Self::UnknownTransaction => "amqp:transaction:unknown-id",
             Self::TransactionRolledBack { .. } => "amqp:transaction:rollback",
             Self::QuotaExceeded { .. }
+            | Self::TooManyEntities { .. }
             | Self::TooManyRules { .. }
             | Self::TransactionTooLarge { .. }
             | Self::StorageFull => "amqp:resource-limit-exceeded",
@@ -113,6 +116,7 @@ impl Error {
             | Self::NotAllowed(_) => 400,
             Self::MessageTooLarge { .. }
             | Self::QuotaExceeded { .. }
+            | Self::TooManyEntities { .. }
             | Self::TooManyRules { .. }
             | Self::TransactionTooLarge { .. }
             | Self::StorageFull => 403,

@@ -21,6 +21,9 @@ pub struct BrokerLimits {
     pub tier: ServiceTier,
     /// In bytes. An entity can set its own limit (`MaxMessageSizeInKilobytes`).
     pub max_message_size: usize,
+    /// Queues and topics, and subscriptions of one topic.
+    pub max_entities: usize,
+    pub max_subscriptions: usize,
     /// Unsettled deliveries per link, whatever its credit. Bounds the memory that a peer can use by granting credit and
     /// never settling.
     pub max_unsettled: u32,
@@ -30,11 +33,13 @@ pub struct BrokerLimits {
 }
 
 impl Default for BrokerLimits {
-    /// 10,000 is more than any SDK prefetches.
+    /// Entities as many as a namespace of the service has. 10,000 unsettled deliveries is more than any SDK prefetches.
     fn default() -> Self {
         Self {
             tier: ServiceTier::Standard,
             max_message_size: ServiceTier::Standard.max_message_size(),
+            max_entities: 10_000,
+            max_subscriptions: 2_000,
             max_unsettled: 10_000,
             max_outgoing: usize::MAX,
         }

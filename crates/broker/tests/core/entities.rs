@@ -45,6 +45,28 @@ fn invalid_entities_are_not_created() {
 }
 
 #[test]
+fn too_many_entities_are_refused_until_one_is_deleted() {
+    let mut fixture = CoreFixture::new();
+    fixture.topic("t", |_| {});
+    for number in 0..40 {
+        create(&mut fixture, &format!("t/Subscriptions/s{number}"), subscription()).unwrap();
+    }
+    for number in 0..49 {
+        create(&mut fixture, &format!("q{number}"), queue()).unwrap();
+    }
+    for (path, description, what) in [
+        ("q49", queue(), "queues and topics of a namespace (50)"),
+        ("t/Subscriptions/s40", subscription(), "subscriptions of a topic (40)"),
+    ] {
+        let refused = create(&mut fixture, path, description).unwrap_err();
+        assert_eq!((refused.condition(), refused.status()), ("amqp:resource-limit-exceeded", 403));
+        assert!(refused.to_string().contains(what), "{refused}");
+    }
+    fixture.call(|core, call| core.delete(call, "q7")).unwrap();
+    create(&mut fixture, "q49", queue()).unwrap();
+}
+
+#[test]
 fn addresses_resolve_to_entities() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("T", |_| {});

@@ -31,7 +31,14 @@ pub(crate) struct LinkEvents {
 
 /// A core as after the `start`th restart; each has other lock tokens.
 pub(crate) fn core(start: u8) -> Core {
-    Core::new(BrokerLimits { max_message_size: 1024, max_unsettled: 100, ..BrokerLimits::default() }, [start; 32])
+    let limits = BrokerLimits {
+        max_message_size: 1024,
+        max_unsettled: 100,
+        max_entities: 50,
+        max_subscriptions: 40,
+        ..BrokerLimits::default()
+    };
+    Core::new(limits, [start; 32])
 }
 
 /// A core recovered from the records of a snapshot and the groups appended since it began.
