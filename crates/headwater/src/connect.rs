@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use lease::mongo::{LeaseName, MongoLeaseStore};
 use lease::{Candidate, Timing};
 use mongodb::Database;
 use mongodb::options::ClientOptions;
 use pipeline::audit::{AuditDependencies, AuditStore, Auditor, UnauditableReason};
 use pipeline::capture::StartPosition;
-use pipeline::generation::{BuildDependencies, GenerationStore};
+use pipeline::generation::{BuildDependencies, GenerationStage, GenerationStore};
 use pipeline::producer::ProducerDependencies;
 use pipeline::view::{self, ModelSet, PipelineStart, Projection};
 use servicebus::ConnectionString;
@@ -143,6 +143,10 @@ pub(crate) fn build_dependencies(
 /// The read models that pods apply now, for a command that applies some itself; those of the configuration before the first pod.
 pub(crate) async fn model_set(config: &Config, coordination: &Database) -> anyhow::Result<ModelSet> {
     match GenerationStore::new(coordination, &config.pipeline).load().await? {
+        // Nobody would replace the set in a command, so that it would wait for ever.
+        Some(generation) if generation.stage == GenerationStage::Switching => {
+            bail!("the read models are being switched; try again in a moment")
+        }
         Some(generation) => Ok(generation.model_set()?),
         None => {
             let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
