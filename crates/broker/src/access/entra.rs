@@ -191,7 +191,7 @@ fn parse<T: for<'a> Deserialize<'a>>(path: &Path, text: &str) -> Result<T, Issue
 #[cfg(test)]
 mod tests {
     use ring::rand::SystemRandom;
-    use ring::signature::{KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair};
+    use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
     use serde_json::json;
 
     use super::*;
