@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use testkit::mongo::binaries;
 use testkit::process::{Process, Program};
-use testkit::wait::wait_for;
+use testkit::wait::{try_wait_for, wait_for};
 
 /// With a cold cache mongod is downloaded first; that took 15 s on a fast connection.
 const READY_TIMEOUT: Duration = Duration::from_secs(180);
@@ -153,8 +153,12 @@ fn port(line: &str) -> u16 {
 
 #[tokio::test]
 async fn stable_ports_are_used_and_taken_ones_skipped() {
-    // One that fails to bind is taken by another process, which serves as well.
-    let _taken = [8080, 5672, 27017].map(|port| TcpListener::bind(("127.0.0.1", port)));
+    // Another test may hold one for a moment (`check` tries the admin port); one that stays taken by another process serves as well.
+    let mut taken = vec![];
+    for port in [8080, 5672, 27017] {
+        let bind = async || TcpListener::bind(("127.0.0.1", port));
+        taken.push(try_wait_for("the port to be free", Duration::from_secs(10), bind).await.ok());
+    }
     let folder = tempfile::tempdir().unwrap();
     let dev = headwater(&["dev", "--pods", "2", "--rate", "0", "--data-dir", folder.path().to_str().unwrap()]);
     let mongodb = port(&mongodb_uri(&dev).await);
