@@ -34,7 +34,7 @@ pub trait OperatorActions: Send + Sync + 'static {
     /// Builds the definition that a read model had before its last change.
     fn roll_back(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone>;
 
-    /// Stops the change of read models that is under way.
+    /// Stops the change of read models that is in progress.
     fn cancel_change(&self) -> ActionFuture<'_, ActionDone>;
 
     /// Compares a sample of a read model with the source.

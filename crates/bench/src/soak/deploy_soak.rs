@@ -43,7 +43,7 @@ pub struct DeploySoakOptions {
     pub base: ProducerSoakOptions,
     /// Deploys in a row; every second one goes back to the first set.
     pub deploys: usize,
-    /// Pods killed while a change is under way, in each deploy but the last.
+    /// Pods killed while a change is in progress, in each deploy but the last.
     pub kills: u64,
     /// Longer pauses of a read model that does not change are a failure. Measured in the last deploy, as the death of a leader stops everything for
     /// the time of its lease.

@@ -12,7 +12,7 @@ use super::soak_read_models;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Watches the customers, which no deploy and no rebuild changes. Counts only while it is [told to](Self::measure).
+/// Watches the customers, which no deploy and no rebuild changes. Counts only while it [measures](Self::measure).
 pub(super) struct PauseWatch {
     is_measuring: Arc<AtomicBool>,
     stop: CancellationToken,

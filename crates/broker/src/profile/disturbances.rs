@@ -71,7 +71,7 @@ pub(crate) async fn run_disturbances<F: Future<Output = ()>>(
     let mut random = StdRng::seed_from_u64(seed);
     loop {
         let pause = interval.mul_f64(0.5 + random.random::<f64>());
-        // cancel-safe: nothing is under way
+        // cancel-safe: nothing is in progress
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = shutdown.cancelled() => return,

@@ -29,7 +29,7 @@ pub(super) fn producer(state: &producer::ProducerState, publishing: publish::Pub
         producer::ProducerState::Standby => ServiceState::healthy("standby"),
         producer::ProducerState::Starting { .. } => ServiceState::healthy("starting"),
         producer::ProducerState::Stopping { .. } => ServiceState::healthy("stopping"),
-        // The pod does what it is told: the pipeline reports the pause.
+        // The operator asked for it: the pipeline reports the pause.
         producer::ProducerState::Paused { .. } => ServiceState::healthy("paused by an operator"),
         producer::ProducerState::Halted { why, .. } => {
             let text = match why {

@@ -253,7 +253,7 @@ impl GenerationCommands {
         self.request(RequestKind::Rollback, &[name.to_owned()], None, check_rollback).await
     }
 
-    /// Stops the change that is under way.
+    /// Stops the change that is in progress.
     pub(crate) async fn cancel(&self) -> anyhow::Result<()> {
         self.request(RequestKind::Cancel, &[], None, check_cancel).await
     }
