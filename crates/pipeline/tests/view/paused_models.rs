@@ -50,6 +50,29 @@ async fn a_resumed_read_model_equals_the_fold() {
     assert!(fixture.view("parked_events").await.is_empty());
 }
 
+/// Aggregates that another pause still holds must not hide the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_paused_aggregates_reach_every_aggregate() {
+    let fixture = ViewFixture::shop("paused_pages").await;
+    let pod = fixture.pod();
+    pause(&pod, &["orders", "customers"]);
+    pod.apply(all_delivered(&day(5, 2))).await;
+    let store = fixture.parked_store();
+    let (mut after, mut resumed) = (None, 0);
+    loop {
+        let page = store.list_paused(after.as_ref(), 1).await.unwrap();
+        let Some(last) = page.last else { break };
+        after = Some(last);
+        for waiting in page.aggregates.iter().filter(|waiting| waiting.model == "orders") {
+            store.resume(&waiting.aggregate, &events_namespace(), &waiting.model).await.unwrap();
+            resumed += 1;
+        }
+    }
+    assert_eq!(resumed, 5);
+    let left = store.list_paused(None, 100).await.unwrap().aggregates;
+    assert!(left.len() == 5 && left.iter().all(|waiting| waiting.model == "customers"), "{left:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_needs_an_operator_is_not_applied_by_a_resume() {
     let fixture = ViewFixture::shop("paused_regressed").await;
