@@ -74,6 +74,7 @@ pub async fn measure(security: BrokerSecurity, count: u64) -> io::Result<[LoadFi
         test_hooks: false,
         access: security.access(folder.path())?,
         arguments: vec![],
+        environment: vec![],
     };
     let broker = BrokerProcess::start(&options).await.map_err(io::Error::other)?;
     for (name, properties) in [("single", QUEUE), ("batch", SESSIONS), ("short", SESSIONS)] {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use lease::Config;
 use testkit::process::{OutputLine, OutputStream, Process, Program};
 use testkit::wait::wait_for;
+use testkit::wall_clock::WallClock;
 
 use super::candidate::{CandidateConfig, ElectionProtocol, VARIABLE};
 use super::evaluation::{ElectionEvaluation, evaluate};
 use super::report::{CandidateReport, Millis, now};
-use super::wall_clock::WallClock;
 
 /// The candidates for one lease, and all that they reported.
 pub struct ElectionTest {

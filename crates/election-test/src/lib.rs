@@ -10,10 +10,9 @@ mod client_clock_election;
 pub mod cold_start;
 mod evaluation;
 mod report;
-mod wall_clock;
 
 pub use candidate::{CandidateConfig, ElectionProtocol, run_if_candidate};
 pub use candidate_process::{CandidateProcess, ElectionTest};
 pub use evaluation::{ElectionEvaluation, LeadershipInterval, evaluate};
 pub use report::{CandidateReport, LateSave, Millis};
-pub use wall_clock::WallClock;
+pub use testkit::wall_clock::WallClock;

@@ -50,6 +50,8 @@ pub struct BrokerOptions {
     pub access: Option<BrokerAccess>,
     /// Further arguments.
     pub arguments: Vec<String>,
+    /// Environment variables.
+    pub environment: Vec<(String, String)>,
 }
 
 impl BrokerOptions {
@@ -73,7 +75,8 @@ impl BrokerOptions {
             });
             tls.chain([OsStr::new("--keys"), access.keys.as_os_str()])
         });
-        program.args(entities).args(test_hooks.into_iter().flatten()).args(access).args(&self.arguments)
+        let program = program.args(entities).args(test_hooks.into_iter().flatten()).args(access).args(&self.arguments);
+        self.environment.iter().fold(program, |program, (key, value)| program.env(key, value))
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use mongodb::bson::oid::ObjectId;
 
-pub use fencing::{FencingHistory, FencingViolation, LeaseHolder};
+pub use fencing::{FencingHistory, FencingViolation, LeaseHolder, Regression};
 use history::History;
 pub use report::{CheckReport, HistoryViolation, ViolationKind};
 

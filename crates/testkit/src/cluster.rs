@@ -18,7 +18,10 @@ mod error;
 mod metrics;
 mod mongo;
 mod observer;
+mod operator;
+mod oplog;
 mod pod;
+mod rollout;
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,6 +42,7 @@ pub use local_cluster::{LeaseTimings, ProcessState, UnexpectedExit};
 pub use metrics::PodMetrics;
 pub use mongo::ClusterMongo;
 pub use observer::CoordinationObserver;
+pub use operator::CommandResult;
 pub use pod::ClusterPod;
 
 /// The lease of the pipeline, with the name of its holder.
@@ -57,6 +61,10 @@ pub struct TestCluster {
     pods: Vec<ClusterPod>,
     last_leader: Option<usize>,
     unexpected_exits: Vec<UnexpectedExit>,
+    operator: operator::OperatorCommands,
+    /// How many rollouts there were.
+    rollouts: usize,
+    last_oplog_fill: Option<Timestamp>,
     _folder: TempDir,
 }
 
@@ -64,15 +72,26 @@ impl TestCluster {
     /// Starts MongoDB, the broker and the proxies. The pods start with [`Self::start_pods`].
     pub async fn start(config: TestClusterConfig) -> Result<Self, Error> {
         let folder = tempfile::tempdir().map_err(Error::io("create the cluster's folder"))?;
-        let mongo = ClusterMongo::start(config.mongo);
+        let mongo = ClusterMongo::start(config.mongo, config.oplog_megabytes);
         let broker = ClusterBroker::start(&config, folder.path());
         let (mongo, broker) = tokio::try_join!(mongo, broker)?;
         let pods = join_all(
             (0..config.pods).map(|number| ClusterPod::prepare(number, &config, &mongo, &broker, folder.path())),
         );
         let pods = pods.await.into_iter().collect::<Result<_, _>>()?;
-        let cluster =
-            Self { config, mongo, broker, pods, last_leader: None, unexpected_exits: vec![], _folder: folder };
+        let operator = operator::OperatorCommands::new(&config, &mongo, &broker, folder.path())?;
+        let cluster = Self {
+            config,
+            mongo,
+            broker,
+            pods,
+            last_leader: None,
+            unexpected_exits: vec![],
+            operator,
+            rollouts: 0,
+            last_oplog_fill: None,
+            _folder: folder,
+        };
         cluster.create_events_collection().await?;
         Ok(cluster)
     }

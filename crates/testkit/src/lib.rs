@@ -4,12 +4,14 @@
 pub mod bus;
 pub mod checker;
 pub mod cluster;
+pub mod disk_fault;
 pub mod failpoints;
 pub mod issuer;
 pub mod load;
-pub mod nemesis;
-pub mod proxy;
-
 pub mod mongo;
+pub mod nemesis;
+mod preload;
+pub mod proxy;
+pub mod wall_clock;
 
 pub use local_cluster::{process, wait};

@@ -18,7 +18,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::{Error, TestCluster};
 
-pub use fault::{BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
+pub use fault::{
+    BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, OperatorAction, PodFault, PodSelector, PrimaryFault,
+};
 use inject::{FaultRepair, FaultTarget, InjectionResult, inject, repair};
 pub use plan::{FaultPlan, FaultProfile, PlannedFault};
 
@@ -29,6 +31,19 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultReport {
     pub faults: BTreeMap<ClusterFault, FaultCounts>,
+    /// Every injected fault, in order.
+    pub log: Vec<InjectedFault>,
+}
+
+/// One fault that was injected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InjectedFault {
+    pub fault: ClusterFault,
+    pub at: Instant,
+    /// When it was repaired; the time of injection if it needed no repair.
+    pub until: Instant,
+    /// Events in flight when it was injected.
+    pub in_flight: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +62,8 @@ struct ActiveFault {
     due: Instant,
     fault: ClusterFault,
     repair: FaultRepair,
+    /// Its place in the report's log.
+    entry: usize,
 }
 
 /// Carries out the plan until it ends or `until` completes, then repairs everything. `in_flight` returns the number of unprocessed
@@ -86,7 +103,9 @@ pub async fn run_plan(
         counts.in_flight += u64::from(in_flight > 0);
         tracing::info!(%fault, in_flight, "fault injected");
         let due = if fault.needs_isolation() { last } else { last + *duration };
-        active.extend(repair.map(|repair| ActiveFault { due, fault: *fault, repair }));
+        let entry = report.log.len();
+        report.log.push(InjectedFault { fault: *fault, at: last, until: Instant::now(), in_flight });
+        active.extend(repair.map(|repair| ActiveFault { due, fault: *fault, repair, entry }));
     }
     if is_running && let Some(latest) = active.iter().map(|active| active.due).max() {
         wait(cluster, &mut active, &mut report, latest, until.as_mut()).await?;
@@ -139,6 +158,7 @@ impl FaultReport {
     /// This report plus a later one.
     #[must_use]
     pub fn and(mut self, later: Self) -> Self {
+        self.log.extend(later.log);
         for (fault, FaultCounts { injected, in_flight, skipped, effects }) in later.faults {
             let counts = self.faults.entry(fault).or_default();
             counts.injected += injected;
@@ -150,8 +170,9 @@ impl FaultReport {
     }
 
     async fn repair(&mut self, cluster: &mut TestCluster, active: Vec<ActiveFault>) -> Result<(), Error> {
-        for ActiveFault { fault, repair: action, .. } in active {
+        for ActiveFault { fault, repair: action, entry, .. } in active {
             let effects = repair(cluster, action).await?;
+            self.log[entry].until = Instant::now();
             self.faults.entry(fault).or_default().effects += effects;
         }
         Ok(())

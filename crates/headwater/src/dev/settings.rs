@@ -76,6 +76,7 @@ impl DevSettings {
             test_hooks: false,
             access: None,
             arguments: vec![],
+            environment: vec![],
         };
         let address = address(&self.broker);
         let broker = SupervisedProcess::start(options.program(address).append_output_to(folder.log("broker")?))?;

@@ -27,6 +27,7 @@ pub(crate) async fn start_broker(folder: &Path) -> BrokerProcess {
         test_hooks: false,
         access: None,
         arguments: vec![],
+        environment: vec![],
     };
     BrokerProcess::start(&options).await.unwrap()
 }

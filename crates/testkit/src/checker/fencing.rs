@@ -17,7 +17,10 @@ pub struct FencingHistory {
     saved_by: String,
     saved_in: i64,
     saves: u64,
+    epoch: i64,
+    position: String,
     violations: Vec<FencingViolation>,
+    regressions: Vec<Regression>,
 }
 
 /// The holder of the lease in a term, and when the observer saw it.
@@ -37,11 +40,23 @@ pub struct FencingViolation {
     pub saved_in: i64,
 }
 
+/// Something went back that may only go forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Regression {
+    /// The lease was taken in a term that is not above all before.
+    Term { last: i64, taken: i64 },
+    /// The checkpoint moved back within an epoch, or to an earlier one.
+    Checkpoint { epoch: i64, earlier: i64 },
+}
+
 impl FencingHistory {
     /// The lease was taken; `by` is set only if the holder changed.
     pub fn record_lease_taken(&mut self, term: i64, by: Option<&str>, now: Instant) {
         if let Some(by) = by {
             by.clone_into(&mut self.holder);
+        }
+        if let Some((last, _)) = self.last_term().filter(|(last, _)| *last >= term) {
+            self.regressions.push(Regression::Term { last, taken: term });
         }
         self.holders.insert(term, LeaseHolder { name: self.holder.clone(), since: now });
     }
@@ -81,6 +96,28 @@ impl FencingHistory {
             let (holder, saved_by) = (holder.unwrap_or("nobody").to_owned(), self.saved_by.clone());
             self.violations.push(FencingViolation { term: self.claimed, holder, saved_by, saved_in: self.saved_in });
         }
+    }
+
+    /// The checkpoint has this epoch and position now; each is set only if it changed.
+    pub fn record_position(&mut self, epoch: Option<i64>, position: Option<&str>) {
+        let (last_epoch, epoch) = (self.epoch, epoch.unwrap_or(self.epoch));
+        let is_back = match position {
+            _ if epoch != last_epoch => epoch < last_epoch,
+            Some(position) => position < self.position.as_str(),
+            None => false,
+        };
+        if is_back {
+            self.regressions.push(Regression::Checkpoint { epoch: last_epoch, earlier: epoch });
+        }
+        self.epoch = epoch;
+        if let Some(position) = position {
+            position.clone_into(&mut self.position);
+        }
+    }
+
+    /// Terms that did not rise, and moves of the checkpoint that went back.
+    pub fn regressions(&self) -> &[Regression] {
+        &self.regressions
     }
 
     pub fn saves(&self) -> u64 {
@@ -159,6 +196,20 @@ mod tests {
         assert_eq!(name(history.next_term(1)), Some((2, "pod-2".into())));
         assert_eq!(name(history.last_term()), name(history.next_term(1)));
         assert_eq!(history.next_term(2), None);
+    }
+
+    #[test]
+    fn a_term_or_a_position_that_falls_is_a_regression() {
+        let mut history = two_terms();
+        history.record_position(Some(1), Some("82a0"));
+        history.record_position(None, Some("82a1"));
+        history.record_position(Some(2), Some("8200"));
+        assert_eq!(history.regressions(), []);
+        history.record_position(None, Some("8100"));
+        history.record_position(Some(1), None);
+        history.record_lease_taken(2, None, Instant::now());
+        let [within, earlier] = [(2, 2), (2, 1)].map(|(epoch, earlier)| Regression::Checkpoint { epoch, earlier });
+        assert_eq!(history.regressions(), [within, earlier, Regression::Term { last: 2, taken: 2 }]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The broker of a test cluster, and the names of its entities.
 
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
@@ -9,9 +10,34 @@ use servicebus::Client;
 use super::config::{OBSERVER, REPUBLISH, SUBSCRIPTION, TOPIC, TestClusterConfig};
 use super::{Error, write_file};
 use crate::bus::{self, access};
+use crate::disk_fault::{DiskFault, FaultyDisk};
+use crate::wall_clock::AdjustableClock;
 
 #[derive(Debug)]
-pub struct ClusterBroker(BrokerProcess);
+pub struct ClusterBroker {
+    process: BrokerProcess,
+    /// `None` without [system faults](super::TestClusterConfig::system_faults).
+    system: Option<BrokerSystem>,
+}
+
+/// What the broker sees of the machine.
+#[derive(Debug)]
+struct BrokerSystem {
+    clock: AdjustableClock,
+    disk: FaultyDisk,
+}
+
+impl BrokerSystem {
+    fn new(folder: &Path) -> io::Result<Self> {
+        let clock = AdjustableClock::new(&folder.join("broker.clock"))?;
+        Ok(Self { clock, disk: FaultyDisk::new(&folder.join("broker.disk"))? })
+    }
+
+    fn variables(&self) -> Vec<(String, String)> {
+        let ((clock_shim, clock), (disk_shim, disk)) = (self.clock.preload(), self.disk.preload());
+        vec![("LD_PRELOAD".into(), format!("{clock_shim} {disk_shim}")), clock, disk]
+    }
+}
 
 impl ClusterBroker {
     pub(super) async fn start(config: &TestClusterConfig, folder: &Path) -> Result<Self, Error> {
@@ -21,8 +47,12 @@ impl ClusterBroker {
         let (binary, data_dir) = (config.binary.clone(), folder.join("broker"));
         let access = config.pods_key.map(|_| access::create_access(folder)).transpose();
         let access = access.map_err(Error::io("create keys and certificates"))?;
-        let options = BrokerOptions { binary, data_dir, entities: Some(entities), test_hooks: true, access, arguments };
-        Ok(Self(BrokerProcess::start(&options).await?))
+        let system = config.system_faults.then(|| BrokerSystem::new(folder)).transpose();
+        let system = system.map_err(Error::io("create the controls of clock and disk"))?;
+        let environment = system.as_ref().map(BrokerSystem::variables).unwrap_or_default();
+        let (entities, test_hooks) = (Some(entities), true);
+        let options = BrokerOptions { binary, data_dir, entities, test_hooks, access, arguments, environment };
+        Ok(Self { process: BrokerProcess::start(&options).await?, system })
     }
 
     pub fn topic(&self) -> &'static str {
@@ -51,7 +81,7 @@ impl ClusterBroker {
 
     /// Active messages of a queue or subscription; those that a receiver has locked count too.
     pub async fn active_messages_of(&self, path: &str) -> Result<u64, Error> {
-        Ok(self.0.active_messages(path).await?)
+        Ok(self.process.active_messages(path).await?)
     }
 
     /// A client with full rights.
@@ -68,7 +98,19 @@ impl ClusterBroker {
         Ok(self.restart().await?)
     }
 
+    /// Sets the wall clock wrong by this many seconds; `false` without control of it.
+    pub(crate) fn set_clock(&self, offset: i64) -> bool {
+        self.system.as_ref().is_some_and(|system| system.clock.set_offset(offset).is_ok())
+    }
+
+    /// `false` without control of the disk.
+    pub(crate) fn set_disk(&self, fault: DiskFault) -> bool {
+        self.system.as_ref().is_some_and(|system| system.disk.set(fault).is_ok())
+    }
+
     pub(super) async fn heal(&mut self) -> Result<(), Error> {
+        self.set_clock(0);
+        self.set_disk(DiskFault::default());
         self.resume();
         if self.state() == ProcessState::Stopped {
             self.restart().await?;
@@ -81,12 +123,12 @@ impl Deref for ClusterBroker {
     type Target = BrokerProcess;
 
     fn deref(&self) -> &BrokerProcess {
-        &self.0
+        &self.process
     }
 }
 
 impl DerefMut for ClusterBroker {
     fn deref_mut(&mut self) -> &mut BrokerProcess {
-        &mut self.0
+        &mut self.process
     }
 }

@@ -79,6 +79,12 @@ pub struct TestClusterConfig {
     pub pods_key: Option<&'static str>,
     /// Further arguments of the broker.
     pub broker_arguments: Vec<String>,
+    /// Whether the clocks of pods and broker and the disk of the broker can be faulted.
+    pub system_faults: bool,
+    /// The size of the oplog, where the cluster has a replica set of its own.
+    pub oplog_megabytes: Option<u32>,
+    /// What [`extra_yaml`](Self::extra_yaml) is after each rollout, in turn; the first one is `extra_yaml` itself.
+    pub rollouts: Vec<String>,
     /// A program that runs instead of `headwater run`. It finds its configuration in `HEADWATER_CONFIG`.
     pub pod_program: Option<Program>,
 }
@@ -99,6 +105,9 @@ impl TestClusterConfig {
             environment: vec![],
             pods_key: is_secured().then_some("root"),
             broker_arguments: vec![],
+            system_faults: false,
+            oplog_megabytes: None,
+            rollouts: vec![],
             pod_program: None,
         }
     }

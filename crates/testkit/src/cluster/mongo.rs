@@ -6,7 +6,7 @@ use mongodb::Client;
 use mongodb::options::ClientOptions;
 
 use super::{Error, MongoTopology};
-use crate::mongo::{self, ReplicaSet, ScratchDatabase, ShardedCluster, shared};
+use crate::mongo::{self, ReplicaSet, ReplicaSetConfig, ScratchDatabase, ShardedCluster, shared};
 use crate::proxy::Proxy;
 
 /// How long a primary that stepped down cannot be elected again.
@@ -38,7 +38,7 @@ enum MemberFault {
 }
 
 impl ClusterMongo {
-    pub(super) async fn start(kind: MongoTopology) -> Result<Self, Error> {
+    pub(super) async fn start(kind: MongoTopology, oplog_megabytes: Option<u32>) -> Result<Self, Error> {
         let (kind, uri, source, coordination) = match kind {
             MongoTopology::Shared => {
                 let shared = shared().await?;
@@ -48,7 +48,9 @@ impl ClusterMongo {
             }
             MongoTopology::SingleNode | MongoTopology::ThreeNodes => {
                 let members = if kind == MongoTopology::SingleNode { 1 } else { 3 };
-                let set = ReplicaSet::start(members).await?;
+                let config = ReplicaSetConfig::with_members(members);
+                let config = oplog_megabytes.into_iter().fold(config, ReplicaSetConfig::oplog_megabytes);
+                let set = config.start().await?;
                 let uri = set.uri();
                 (MongoDeployment::Owned(set), uri, "shop".to_owned(), "headwater".to_owned())
             }

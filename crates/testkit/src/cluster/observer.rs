@@ -99,6 +99,7 @@ fn record_change(change: &Document, history: &mut FencingHistory) {
             if let Some(term) = number("term") {
                 history.record_claim(term);
             }
+            history.record_position(number("epoch"), fields.get_str("position").ok());
             let by = fields.get_str("savedBy").ok();
             if fields.contains_key("savedAt") || fields.contains_key("position") {
                 history.record_save(by, number("savedIn"));

@@ -13,6 +13,7 @@ use super::metrics::PodMetrics;
 use super::{ClusterBroker, ClusterMongo, Error, RESPONSE_TIMEOUT, write_file};
 use crate::nemesis::LinkTarget;
 use crate::proxy::Proxy;
+use crate::wall_clock::AdjustableClock;
 
 #[derive(Debug)]
 pub struct ClusterPod {
@@ -21,6 +22,8 @@ pub struct ClusterPod {
     /// `None` where drivers connect directly.
     mongo_link: Option<Proxy>,
     broker_link: Proxy,
+    /// `None` without [system faults](TestClusterConfig::system_faults).
+    clock: Option<AdjustableClock>,
 }
 
 impl ClusterPod {
@@ -41,8 +44,14 @@ impl ClusterPod {
         write_file(&file, &text)?;
         let program = config.pod_program.clone().unwrap_or_else(|| pod_program(&config.binary, &file)).named(&name);
         let program = program.env("HOSTNAME", &name).env("HEADWATER_CONFIG", &file);
+        let clock = config.system_faults.then(|| AdjustableClock::new(&folder.join(format!("{name}.clock"))));
+        let clock = clock.transpose().map_err(Error::io("create the control of a clock"))?;
+        let program = clock
+            .iter()
+            .map(AdjustableClock::preload)
+            .fold(program, |program, (library, (name, path))| program.env("LD_PRELOAD", library).env(name, path));
         let program = config.environment.iter().fold(program, |program, (key, value)| program.env(key, value));
-        Ok(Self { process: ManagedProcess::new(program), config: file, mongo_link, broker_link })
+        Ok(Self { process: ManagedProcess::new(program), config: file, mongo_link, broker_link, clock })
     }
 
     /// Its configuration file.
@@ -67,8 +76,14 @@ impl ClusterPod {
         }
     }
 
-    /// Heals its links and resumes it if it is paused.
+    /// Sets the wall clock wrong by this many seconds; `false` without control of it.
+    pub(crate) fn set_clock(&self, offset: i64) -> bool {
+        self.clock.as_ref().is_some_and(|clock| clock.set_offset(offset).is_ok())
+    }
+
+    /// Heals its links and its clock, and resumes it if it is paused.
     pub(super) async fn heal(&mut self) {
+        self.set_clock(0);
         for link in [self.link(LinkTarget::Mongo), self.link(LinkTarget::Broker)].into_iter().flatten() {
             link.heal().await;
         }

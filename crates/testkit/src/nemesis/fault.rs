@@ -3,20 +3,27 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::proxy::{Direction, NetworkFault};
 
 /// One fault. Its target is resolved when it is injected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ClusterFault {
     Pod(PodSelector, PodFault),
     Primary(PrimaryFault),
     Broker(BrokerProcessFault),
     /// Between one pod and MongoDB or the broker.
     Link(PodSelector, LinkTarget, LinkFault),
+    /// Writes most of an oplog that holds the checkpoint, and nothing else of it.
+    FillOplog,
+    /// Restarts pod by pod with the next configuration of the [cluster](crate::cluster::TestClusterConfig::rollouts).
+    Rollout,
+    Operator(OperatorAction),
 }
 
 /// Which pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum PodSelector {
     /// The holder of the lease.
     Leader,
@@ -24,7 +31,7 @@ pub enum PodSelector {
     Standby,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum PodFault {
     /// SIGKILL, then a restart.
     Kill,
@@ -37,16 +44,18 @@ pub enum PodFault {
     Terminate,
     /// Clears the lease holder while the pod runs, as an operator would.
     RevokeLease,
+    /// The wall clock of the pod jumps, forwards or backwards, and back at the repair.
+    ClockJump,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum PrimaryFault {
     Kill,
     Pause,
     StepDown,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum BrokerProcessFault {
     /// SIGKILL, then a restart on the same folder and port.
     Kill,
@@ -55,16 +64,41 @@ pub enum BrokerProcessFault {
     Throttle,
     /// Stores one send in forty and closes its connection before it acknowledges.
     LoseAcknowledgements,
+    /// Acknowledges one send in a hundred and loses it. Only an audit repairs that.
+    LoseMessages,
+    /// The disk of the broker has no free space.
+    DiskFull,
+    /// Every sync of the broker takes 200 ms.
+    SlowDisk,
+    /// The wall clock of the broker jumps, forwards or backwards, and back at the repair.
+    ClockJump,
+}
+
+/// What an operator does with the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum OperatorAction {
+    StepDown,
+    /// Resumed at the repair.
+    PauseProducer,
+    /// Resumed at the repair.
+    PauseConsumer,
+    /// Pauses one read model; resumed at the repair.
+    PauseReadModel,
+    RebuildReadModel,
+    VerifyReadModel,
+    Audit,
+    Status,
+    Explain,
 }
 
 /// The far end of a pod's link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LinkTarget {
     Mongo,
     Broker,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LinkFault {
     Cut,
     Reset,
@@ -120,6 +154,23 @@ impl fmt::Display for ClusterFault {
             Self::Broker(BrokerProcessFault::LoseAcknowledgements) => {
                 f.write_str("lose acknowledgements at the broker")
             }
+            Self::Broker(BrokerProcessFault::LoseMessages) => f.write_str("lose messages at the broker"),
+            Self::Broker(BrokerProcessFault::DiskFull) => f.write_str("fill the disk of the broker"),
+            Self::Broker(BrokerProcessFault::SlowDisk) => f.write_str("slow the disk of the broker"),
+            Self::Broker(BrokerProcessFault::ClockJump) => f.write_str("change the clock of the broker"),
+            Self::FillOplog => f.write_str("fill the oplog"),
+            Self::Rollout => f.write_str("roll out other read models"),
+            Self::Operator(action) => f.write_str(match action {
+                OperatorAction::StepDown => "step-down by an operator",
+                OperatorAction::PauseProducer => "pause the producer",
+                OperatorAction::PauseConsumer => "pause the consumer",
+                OperatorAction::PauseReadModel => "pause a read model",
+                OperatorAction::RebuildReadModel => "rebuild a read model",
+                OperatorAction::VerifyReadModel => "verify a read model",
+                OperatorAction::Audit => "audit by an operator",
+                OperatorAction::Status => "status by an operator",
+                OperatorAction::Explain => "explain by an operator",
+            }),
             Self::Link(selector, target, fault) => {
                 let target = match target {
                     LinkTarget::Mongo => "MongoDB",
@@ -147,6 +198,7 @@ impl PodFault {
             Self::Pause | Self::PausePastLocks => "pause",
             Self::Terminate => "terminate",
             Self::RevokeLease => "revoke the lease of",
+            Self::ClockJump => "change the clock of",
         }
     }
 }

@@ -1,8 +1,13 @@
 //! Injects one fault, and repairs it.
 
-use super::fault::{BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
+use std::time::Duration;
+
+use super::fault::{
+    BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, OperatorAction, PodFault, PodSelector, PrimaryFault,
+};
 use super::pause_past_locks::{PausedPod, pause_with_unsettled, resume_after_takeover};
 use crate::cluster::{Error, ProcessState, TestCluster};
+use crate::disk_fault::DiskFault;
 
 /// How to repair a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +21,11 @@ pub(super) enum FaultRepair {
     ResumeBroker,
     /// Holds the broker's count of fault effects from before this fault.
     ClearBrokerFaults(u64),
+    HealDisk,
+    SetPodClock(usize),
+    SetBrokerClock,
+    /// An operator resumes what one has paused.
+    Resume(OperatorAction),
 }
 
 /// The result of one injection.
@@ -39,14 +49,29 @@ const UNLIMITED: &str = "1000000000";
 
 pub(super) async fn inject(target: FaultTarget<'_>, fault: ClusterFault) -> Result<InjectionResult, Error> {
     match fault {
-        ClusterFault::Pod(selector, fault) => Ok(inject_into_pod(target.cluster, selector, fault).await),
+        ClusterFault::Pod(selector, fault) => Ok(inject_into_pod(target, selector, fault).await),
         ClusterFault::Primary(fault) => inject_into_primary(target.cluster, fault).await,
         ClusterFault::Broker(fault) => Ok(inject_into_broker(target, fault).await),
         ClusterFault::Link(selector, far_end, fault) => Ok(inject_into_link(target, selector, far_end, fault).await),
+        ClusterFault::FillOplog => Ok(done_if(target.cluster.fill_oplog().await?)),
+        ClusterFault::Rollout => Ok(done_if(target.cluster.roll_out().await?)),
+        ClusterFault::Operator(action) => act_as_operator(target, action),
     }
 }
 
-async fn inject_into_pod(cluster: &mut TestCluster, selector: PodSelector, fault: PodFault) -> InjectionResult {
+fn done_if(is_done: bool) -> InjectionResult {
+    if is_done { InjectionResult::Done } else { InjectionResult::NoTarget }
+}
+
+/// Seconds by which a clock jumps: small and large steps, both ways.
+const CLOCK_JUMPS: [i64; 6] = [-86_400, -3_600, -20, 20, 3_600, 86_400];
+
+fn clock_jump(seed: u32) -> i64 {
+    CLOCK_JUMPS[seed as usize % CLOCK_JUMPS.len()]
+}
+
+async fn inject_into_pod(target: FaultTarget<'_>, selector: PodSelector, fault: PodFault) -> InjectionResult {
+    let FaultTarget { cluster, seed, active } = target;
     let Some(pod) = find_pod(cluster, selector).await else { return InjectionResult::NoTarget };
     match fault {
         PodFault::Kill if cluster.pod_mut(pod).kill().await => InjectionResult::Active(FaultRepair::StartPod(pod)),
@@ -64,6 +89,13 @@ async fn inject_into_pod(cluster: &mut TestCluster, selector: PodSelector, fault
         }
         // Without a primary nobody can write the lease; then this fault is skipped.
         PodFault::RevokeLease if cluster.revoke_lease().await.unwrap_or(false) => InjectionResult::Done,
+        PodFault::ClockJump => {
+            let repair = FaultRepair::SetPodClock(pod);
+            match !active.contains(&repair) && cluster.pod(pod).set_clock(clock_jump(seed)) {
+                true => InjectionResult::Active(repair),
+                false => InjectionResult::NoTarget,
+            }
+        }
         PodFault::Kill | PodFault::RevokeLease => InjectionResult::NoTarget,
     }
 }
@@ -100,6 +132,17 @@ async fn inject_into_broker(target: FaultTarget<'_>, fault: BrokerProcessFault) 
         }
         BrokerProcessFault::Throttle => ("server_busy", 8),
         BrokerProcessFault::LoseAcknowledgements => ("lose_acknowledgement", 40),
+        BrokerProcessFault::LoseMessages => ("lose_messages", 100),
+        BrokerProcessFault::DiskFull | BrokerProcessFault::SlowDisk => {
+            let slow = if fault == BrokerProcessFault::SlowDisk { SLOW_SYNC } else { Duration::ZERO };
+            let fault = DiskFault { is_full: fault == BrokerProcessFault::DiskFull, sync_delay: slow };
+            let is_free = !target.active.contains(&FaultRepair::HealDisk);
+            return active_if(is_free && broker.set_disk(fault), FaultRepair::HealDisk);
+        }
+        BrokerProcessFault::ClockJump => {
+            let is_free = !target.active.contains(&FaultRepair::SetBrokerClock);
+            return active_if(is_free && broker.set_clock(clock_jump(target.seed)), FaultRepair::SetBrokerClock);
+        }
     };
     // One at a time, so that every effect counted from now on belongs to this fault.
     if target.active.iter().any(|active| matches!(active, FaultRepair::ClearBrokerFaults(_))) {
@@ -131,6 +174,55 @@ async fn inject_into_link(
             link.inject(fault.network_fault()).await;
             InjectionResult::Active(repair)
         }
+    }
+}
+
+fn active_if(is_done: bool, repair: FaultRepair) -> InjectionResult {
+    if is_done { InjectionResult::Active(repair) } else { InjectionResult::NoTarget }
+}
+
+/// How late a sync of a slow disk is.
+const SLOW_SYNC: Duration = Duration::from_millis(200);
+/// Read models that every configuration of a rollout declares alike.
+const PAUSED_MODEL: &str = "chain";
+const REBUILT_MODEL: &str = "history";
+
+fn act_as_operator(target: FaultTarget<'_>, action: OperatorAction) -> Result<InjectionResult, Error> {
+    let repair = FaultRepair::Resume(action);
+    if target.active.contains(&repair) {
+        return Ok(InjectionResult::NoTarget);
+    }
+    let aggregate = crate::load::aggregate(u64::from(target.seed % 50));
+    let arguments: &[&str] = match action {
+        OperatorAction::StepDown => &["step-down", "--within", "5s"],
+        OperatorAction::PauseProducer => &["pause", "producer"],
+        OperatorAction::PauseConsumer => &["pause", "consumer"],
+        OperatorAction::PauseReadModel => &["pause", "read-model", PAUSED_MODEL],
+        OperatorAction::RebuildReadModel => &["read-model", "rebuild", REBUILT_MODEL],
+        OperatorAction::VerifyReadModel => &["read-model", "verify", PAUSED_MODEL, "--sample", "20"],
+        OperatorAction::Audit => &["audit"],
+        OperatorAction::Status => &["status", "--json"],
+        OperatorAction::Explain => &["explain", &aggregate],
+    };
+    target.cluster.start_command(arguments)?;
+    Ok(match resume_arguments(action) {
+        Some(_) => InjectionResult::Active(repair),
+        None => InjectionResult::Done,
+    })
+}
+
+/// The command that takes back an action which lasts.
+fn resume_arguments(action: OperatorAction) -> Option<&'static [&'static str]> {
+    match action {
+        OperatorAction::PauseProducer => Some(&["resume", "producer"]),
+        OperatorAction::PauseConsumer => Some(&["resume", "consumer"]),
+        OperatorAction::PauseReadModel => Some(&["resume", "read-model", PAUSED_MODEL]),
+        OperatorAction::StepDown
+        | OperatorAction::RebuildReadModel
+        | OperatorAction::VerifyReadModel
+        | OperatorAction::Audit
+        | OperatorAction::Status
+        | OperatorAction::Explain => None,
     }
 }
 
@@ -168,6 +260,14 @@ pub(super) async fn repair(cluster: &mut TestCluster, repair: FaultRepair) -> Re
             let now = cluster.broker().injected_faults().await.unwrap_or(0);
             let _ = cluster.broker().clear_faults().await;
             return Ok(now.saturating_sub(before));
+        }
+        FaultRepair::HealDisk => drop(cluster.broker().set_disk(DiskFault::default())),
+        FaultRepair::SetPodClock(pod) => drop(cluster.pod(pod).set_clock(0)),
+        FaultRepair::SetBrokerClock => drop(cluster.broker().set_clock(0)),
+        FaultRepair::Resume(action) => {
+            if let Some(arguments) = resume_arguments(action) {
+                cluster.start_command(arguments)?;
+            }
         }
         FaultRepair::StartPod(_) | FaultRepair::RestartBroker => {}
     }

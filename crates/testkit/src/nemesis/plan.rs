@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
 
-use super::fault::{BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
+use super::fault::{
+    BrokerProcessFault, ClusterFault, LinkFault, LinkTarget, OperatorAction, PodFault, PodSelector, PrimaryFault,
+};
 
 /// One step of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedFault {
     /// After the previous fault, or after the start. When it is shorter than the previous `duration`, the two overlap.
     pub after: Duration,
@@ -22,7 +25,7 @@ pub struct PlannedFault {
 }
 
 /// Planned faults, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultPlan {
     pub faults: Vec<PlannedFault>,
 }
@@ -126,6 +129,78 @@ impl FaultProfile {
                 vec![ClusterFault::Broker(BrokerProcessFault::Kill)],
                 vec![ClusterFault::Pod(PodSelector::Standby, PausePastLocks)],
             ],
+        }
+    }
+
+    /// Every fault there is. `has_members`: MongoDB has members that may be killed; `has_links`: pods reach it through proxies.
+    pub fn chaos(has_members: bool, has_links: bool) -> Self {
+        use PodFault::{ClockJump, Kill, Pause, RevokeLease, Terminate};
+        let mut groups: Vec<(u32, Vec<ClusterFault>)> = vec![];
+        for selector in [PodSelector::Leader, PodSelector::Standby] {
+            groups.extend([Kill, Pause, Terminate].map(|fault| (3, vec![ClusterFault::Pod(selector, fault)])));
+            groups.push((2, vec![ClusterFault::Pod(selector, ClockJump)]));
+            let faults = [
+                LinkFault::Cut,
+                LinkFault::Reset,
+                LinkFault::BlackHole,
+                LinkFault::LoseResponses,
+                LinkFault::LoseRequests,
+                LinkFault::Freeze,
+                LinkFault::Delay,
+            ];
+            for target in [Some(LinkTarget::Broker), has_links.then_some(LinkTarget::Mongo)].into_iter().flatten() {
+                groups.extend(faults.map(|fault| (1, vec![ClusterFault::Link(selector, target, fault)])));
+            }
+        }
+        groups.push((2, vec![ClusterFault::Pod(PodSelector::Leader, RevokeLease)]));
+        let broker = [
+            (3, BrokerProcessFault::Kill),
+            (2, BrokerProcessFault::Pause),
+            (2, BrokerProcessFault::Throttle),
+            (2, BrokerProcessFault::LoseAcknowledgements),
+            (2, BrokerProcessFault::LoseMessages),
+            (2, BrokerProcessFault::DiskFull),
+            (2, BrokerProcessFault::SlowDisk),
+        ];
+        groups.extend(broker.map(|(weight, fault)| (weight, vec![ClusterFault::Broker(fault)])));
+        // The broker reads the wall clock only when it starts.
+        let [jump, kill] = [BrokerProcessFault::ClockJump, BrokerProcessFault::Kill].map(ClusterFault::Broker);
+        groups.push((2, vec![jump, kill]));
+        let operator = [
+            (2, OperatorAction::StepDown),
+            (1, OperatorAction::PauseProducer),
+            (1, OperatorAction::PauseConsumer),
+            (2, OperatorAction::PauseReadModel),
+            (1, OperatorAction::RebuildReadModel),
+            (2, OperatorAction::VerifyReadModel),
+            (1, OperatorAction::Audit),
+            (1, OperatorAction::Status),
+            (1, OperatorAction::Explain),
+        ];
+        groups.extend(operator.map(|(weight, action)| (weight, vec![ClusterFault::Operator(action)])));
+        let mut once = vec![
+            vec![ClusterFault::Rollout, ClusterFault::Pod(PodSelector::Leader, Kill)],
+            vec![
+                ClusterFault::Operator(OperatorAction::RebuildReadModel),
+                ClusterFault::Pod(PodSelector::Leader, Kill),
+            ],
+            vec![ClusterFault::Broker(BrokerProcessFault::Kill)],
+            vec![ClusterFault::Broker(BrokerProcessFault::DiskFull)],
+        ];
+        if has_members {
+            let primary = [PrimaryFault::Kill, PrimaryFault::Pause, PrimaryFault::StepDown];
+            groups.extend(primary.map(|fault| (3, vec![ClusterFault::Primary(fault)])));
+            // The leader is away while most of the oplog is written.
+            once.push(vec![ClusterFault::Pod(PodSelector::Leader, Pause), ClusterFault::FillOplog]);
+            once.push(vec![ClusterFault::Primary(PrimaryFault::Kill)]);
+        }
+        Self {
+            name: "chaos",
+            interval: millis(500, 4_000),
+            duration: millis(300, 7_000),
+            groups,
+            gap: millis(0, 1_000),
+            once,
         }
     }
 
@@ -269,6 +344,19 @@ impl FaultPlan {
     }
 }
 
+impl FaultPlan {
+    /// Only the faults before this time.
+    #[must_use]
+    pub fn until(mut self, length: Duration) -> Self {
+        let mut at = Duration::ZERO;
+        self.faults.retain(|planned| {
+            at += planned.after;
+            at < length
+        });
+        self
+    }
+}
+
 fn draw_group<'a>(profile: &'a FaultProfile, rng: &mut StdRng) -> &'a [ClusterFault] {
     let total: u32 = profile.groups.iter().map(|(weight, _)| weight).sum();
     let mut drawn = rng.random_range(0..total);
@@ -298,8 +386,9 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn profiles() -> [FaultProfile; 9] {
+    fn profiles() -> [FaultProfile; 10] {
         [
+            FaultProfile::chaos(true, true),
             FaultProfile::consumers(),
             FaultProfile::pod_kills(),
             FaultProfile::leaders(),

@@ -1,6 +1,7 @@
 /*
- * Shifts the wall clock of one process (LD_PRELOAD): every reading is off by WALL_CLOCK_OFFSET seconds, and deadlines in wall
- * clock time are shifted back before the kernel sees them. Clocks that cannot be set (monotonic, boot time) stay as they are.
+ * Shifts the wall clock of one process (LD_PRELOAD): every reading is off by WALL_CLOCK_OFFSET seconds, or by the number in the
+ * file WALL_CLOCK_FILE, which may change while the process runs. Deadlines in wall clock time are shifted back before the kernel
+ * sees them. Clocks that cannot be set (monotonic, boot time) stay as they are.
  *
  * Why not a package: libfaketime deadlocks in mongod, because it first asks the dynamic linker for symbols from inside
  * mongod's allocator; datefudge does not shift timed waits, so a mongod that is an hour ahead waits an hour.
@@ -8,9 +9,11 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -18,13 +21,21 @@
 
 static long offset(void) {
     static long seconds;
+    static volatile long *shared;
     static int known;
     if (!known) {
         const char *given = getenv("WALL_CLOCK_OFFSET");
+        const char *path = getenv("WALL_CLOCK_FILE");
+        int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
         seconds = given ? atol(given) : 0;
+        if (file >= 0) {
+            void *mapped = mmap(NULL, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+            if (mapped != MAP_FAILED) shared = mapped;
+            close(file);
+        }
         known = 1;
     }
-    return seconds;
+    return shared ? *shared : seconds;
 }
 
 static int is_wall_clock(clockid_t clock) {
