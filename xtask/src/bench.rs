@@ -1,4 +1,4 @@
-//! `bench`, `soak`, `fuzz` and `verify-lease`: separate programs, run with the forwarded arguments; all but `fuzz` are built in release mode.
+//! `bench`, `soak`, `chaos`, `fuzz` and `verify-lease`: separate programs, run with the forwarded arguments; all but `fuzz` are built in release mode.
 
 use std::path::Path;
 
@@ -128,6 +128,10 @@ pub(crate) fn run_named(root: &Path, programs: &[BenchProgram], kind: &str, argu
 
 pub(crate) fn verify_lease(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
     release(root, "lease-model", "verify_lease", forwarded)
+}
+
+pub(crate) fn chaos(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
+    release(root, "bench", "chaos", forwarded)
 }
 
 /// In a debug build: overflow checks and assertions are part of the search.

@@ -34,6 +34,8 @@ enum XtaskCommand {
     Bench(bench::Args),
     /// Run a soak test: many rounds of faults, by seed. Without a name: list the soak tests
     Soak(bench::Args),
+    /// Break everything at random while events flow, and compare the read models with the source; `--minutes M --seed S`, `-- --help` for the rest
+    Chaos(bench::ForwardedArgs),
     /// Build the container image without a registry, and run it: non-root, read-only, limited
     Image(release::image::Args),
     /// Make the archive of a release: binary, completions, manual pages, licences, configuration reference, chart, checksums
@@ -67,6 +69,7 @@ fn run_command(command: XtaskCommand) -> anyhow::Result<()> {
         XtaskCommand::Policy => dependency_policy::check(&root).map(|report| println!("{report}")),
         XtaskCommand::Bench(arguments) => bench::run_named(&root, bench::BENCHES, "bench", &arguments),
         XtaskCommand::Soak(arguments) => bench::run_named(&root, bench::SOAKS, "soak", &arguments),
+        XtaskCommand::Chaos(passed) => bench::chaos(&root, &passed),
         XtaskCommand::Image(arguments) => release::image::build(&root, &arguments),
         XtaskCommand::Dist(arguments) => release::dist::make_archive(&root, &arguments),
         XtaskCommand::RootFilesystem(arguments) => release::root_filesystem::write_folders(&root, &arguments),

@@ -4,11 +4,13 @@
 //! [`consumer_soak`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
 //! [`stop_soak`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
 //! [`rollout_soak`] covers restarts of all pods, one after the other. [`deploy_soak`] covers read models that change under load. [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
+//! [`chaos`] covers everything at once: all faults, rollouts, rebuilds and operators, with a timeline and a plan that shrinks.
 //! [`rebuild_soak`] covers a read model that is built anew under load. [`verify_soak`] covers `read-model verify`: it finds nothing in read models that are right.
 //! [`detect_in_producer`] and [`detect_in_consumer`] plant a failpoint in the pods and look for the seed that shows its violation: a check that cannot fail proves nothing.
 
 mod args;
 pub mod audit_soak;
+pub mod chaos;
 pub mod consumer_soak;
 mod defect_detection;
 pub mod deploy_soak;

@@ -203,7 +203,10 @@ pub async fn run(binary: &Path, options: &AuditSoakOptions) -> Result<AuditSoakR
 }
 
 /// Two rounds must end after the last write: one may be in the middle of the source now. The last one finds nothing.
-async fn wait_for_a_clean_round(cluster: &mut TestCluster, audits: &AuditStore) -> Result<AuditRecord, Error> {
+pub(super) async fn wait_for_a_clean_round(
+    cluster: &mut TestCluster,
+    audits: &AuditStore,
+) -> Result<AuditRecord, Error> {
     let number = |record: &AuditRecord| record.last.as_ref().map_or(0, |last| last.number);
     let before = audits.load().await?.as_ref().map_or(0, number);
     let began = Instant::now();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mongodb::Database;
 use mongodb::bson::{Bson, doc};
 use pipeline::event::Namespace;
-use pipeline::view::{ModelSet, ParkedStore, Projection, ReadModel, ReadModelDeclaration};
+use pipeline::view::{ModelSet, ParkedAggregate, ParkedStore, Projection, ReadModel, ReadModelDeclaration};
 use testkit::checker::{CheckReport, Checker, DuplicatePolicy};
 use testkit::cluster::{CoordinationObserver, TestCluster, TestClusterConfig, TopicConfig};
 use testkit::load::{Load, aggregate};
@@ -31,6 +31,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The poisoned aggregate, and the event at which it is poisoned.
 const POISONED: u64 = 7;
 const POISON: i64 = 5;
+
+/// Aggregate, read model and sequence of the event behind which the aggregate waits.
+pub type ParkedEvent = (String, String, Option<i64>);
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -161,7 +164,7 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
 }
 
 /// Waits until every pod accepts sessions: a pod that is late for a short run would process nothing.
-async fn wait_until_ready(cluster: &TestCluster) -> Result<(), Error> {
+pub(super) async fn wait_until_ready(cluster: &TestCluster) -> Result<(), Error> {
     let ready = async || {
         let ready = read_sample(cluster, "headwater_service_ready{service=\"consumer\"}").await;
         if ready.iter().all(|ready| *ready == 1) { Ok(()) } else { Err(ready) }
@@ -179,7 +182,7 @@ async fn read_sample(cluster: &TestCluster, sample: &str) -> Vec<u64> {
 }
 
 /// Lets the server refuse one event by a validator: only a cause outside the event can be removed later.
-async fn poison(views: &Database) -> Result<(), Error> {
+pub(super) async fn poison(views: &Database) -> Result<(), Error> {
     let refused = doc! { "$nor": [{ "_id": aggregate(POISONED), "last": POISON }] };
     let command = doc! { "create": soak_read_models::TOTALS, "validator": refused };
     views.run_command(command).await?;
@@ -191,43 +194,55 @@ async fn retry(
     cluster: &TestCluster,
     views: &Database,
     options: &ConsumerSoakOptions,
-) -> Result<(Vec<(String, String, Option<i64>)>, u64), Error> {
-    let parked_store = ParkedStore::new(views.clone(), "shop", false, ModelSet::fixed(compiled(options.history)), None);
+) -> Result<(Vec<ParkedEvent>, u64), Error> {
+    let parked_store = parked_store(views, soak_read_models::declarations(options.history));
     let waiting = parked_store.list(1_000).await?;
-    let parked = waiting
-        .iter()
-        .map(|waiting| (text(waiting.aggregate.value()), waiting.model.clone(), waiting.parked.sequence))
-        .collect();
     if options.poison {
-        let cured = doc! { "collMod": soak_read_models::TOTALS, "validator": {} };
-        views.run_command(cured).await?;
+        remove_poison(views).await?;
     }
     let namespace = Namespace::new(cluster.mongo().source(), "events");
     let mut replayed = 0;
     for waiting in &waiting {
         replayed += parked_store.retry(&waiting.aggregate, &namespace, &waiting.model).await?;
     }
-    Ok((parked, replayed))
+    Ok((waiting.iter().map(parked_event).collect(), replayed))
 }
 
-fn compiled(with_history: bool) -> Vec<Arc<dyn Projection>> {
-    let compile = |(name, model): (&str, serde_json::Value)| {
-        let declaration = Bson::try_from(model).ok().and_then(|model| mongodb::bson::deserialize_from_bson(model).ok());
-        let declaration: ReadModelDeclaration = declaration.expect("the soak's models are well formed");
-        Arc::new(ReadModel::compile(name, &declaration).expect("the soak's models are valid")) as Arc<dyn Projection>
-    };
-    soak_read_models::declarations(with_history).into_iter().map(compile).collect()
+pub(super) fn parked_store(views: &Database, declarations: Vec<(&str, serde_json::Value)>) -> ParkedStore {
+    let models = ModelSet::fixed(declarations.into_iter().map(compile).collect());
+    ParkedStore::new(views.clone(), "shop", false, models, None)
+}
+
+pub(super) fn parked_event(waiting: &ParkedAggregate) -> ParkedEvent {
+    (text(waiting.aggregate.value()), waiting.model.clone(), waiting.parked.sequence)
+}
+
+pub(super) async fn remove_poison(views: &Database) -> Result<(), Error> {
+    let cured = doc! { "collMod": soak_read_models::TOTALS, "validator": {} };
+    views.run_command(cured).await?;
+    Ok(())
+}
+
+fn compile((name, model): (&str, serde_json::Value)) -> Arc<dyn Projection> {
+    let declaration = Bson::try_from(model).ok().and_then(|model| mongodb::bson::deserialize_from_bson(model).ok());
+    let declaration: ReadModelDeclaration = declaration.expect("the soak's models are well formed");
+    Arc::new(ReadModel::compile(name, &declaration).expect("the soak's models are valid"))
 }
 
 /// The poisoned aggregate, if it has enough events.
-fn expected_parked(
+fn expected_parked(expected: &soak_read_models::ExpectedModels, options: &ConsumerSoakOptions) -> Vec<ParkedEvent> {
+    poisoned_event(expected, options.poison, options.sequence)
+}
+
+pub(super) fn poisoned_event(
     expected: &soak_read_models::ExpectedModels,
-    options: &ConsumerSoakOptions,
-) -> Vec<(String, String, Option<i64>)> {
+    is_poisoned: bool,
+    with_sequence: bool,
+) -> Vec<ParkedEvent> {
     let last =
         expected[soak_read_models::TOTALS].get(&aggregate(POISONED)).and_then(|document| document["last"].as_i64());
-    let is_parked = options.poison && last.is_some_and(|last| last >= POISON);
-    let sequence = options.sequence.then_some(POISON);
+    let is_parked = is_poisoned && last.is_some_and(|last| last >= POISON);
+    let sequence = with_sequence.then_some(POISON);
     is_parked.then(|| (aggregate(POISONED), soak_read_models::TOTALS.to_owned(), sequence)).into_iter().collect()
 }
 

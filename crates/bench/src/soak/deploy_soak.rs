@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::Bson;
 use pipeline::generation::{Generation, GenerationStage, GenerationStore};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -300,15 +300,9 @@ async fn expected(cluster: &TestCluster, set: ModelSetName) -> Result<ExpectedMo
             let events = document.get("events").and_then(Bson::as_i32).unwrap_or(0);
             document.insert("doubled".to_owned(), (2 * events).into());
         }
-        let mut kinds: BTreeMap<String, BTreeMap<String, Bson>> = BTreeMap::new();
-        let counted = doc! { "$group": { "_id": "$type", "events": { "$sum": 1 } } };
-        let mut found = cluster.events().aggregate([counted]).await?;
-        while found.advance().await? {
-            let count: Document = found.deserialize_current()?;
-            let events = count.get_i32("events").unwrap_or(0);
-            kinds.insert(count.get_str("_id")?.to_owned(), [("events".to_owned(), events.into())].into());
-        }
-        expected.insert(KINDS, kinds);
+        let kinds = soak_read_models::count_by_type(&cluster.events()).await?;
+        let kinds = kinds.into_iter().map(|(name, events)| (name, [("events".to_owned(), events.into())].into()));
+        expected.insert(KINDS, kinds.collect());
     }
     Ok(expected)
 }

@@ -156,6 +156,17 @@ async fn read(views: &Database, model: &str) -> Result<StoredDocuments, mongodb:
     Ok(stored)
 }
 
+/// The number of events of each type.
+pub async fn count_by_type(events: &Collection<Document>) -> Result<BTreeMap<String, i32>, mongodb::error::Error> {
+    let counted = doc! { "$group": { "_id": "$type", "events": { "$sum": 1 } } };
+    let mut found = events.aggregate([counted]).await?;
+    let mut counts = BTreeMap::new();
+    while let Some(count) = found.try_next().await? {
+        counts.insert(count.get_str("_id").unwrap_or_default().to_owned(), count.get_i32("events").unwrap_or(0));
+    }
+    Ok(counts)
+}
+
 /// Records the applied events of the history model in the checker, in order.
 pub async fn record_history(views: &Database, checker: &Checker) -> Result<(), mongodb::error::Error> {
     let history = views.collection::<Document>(HISTORY);

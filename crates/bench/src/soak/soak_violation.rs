@@ -22,6 +22,14 @@ pub enum SoakViolation {
     Stalled,
     /// A reader of the topic got an error that no fault explains.
     ReaderError,
+    /// A term did not rise, or the checkpoint moved back.
+    WentBack,
+    /// `read-model verify` found differences in a read model that is right.
+    FalseAlarm,
+    /// A command of an operator crashed or did not end.
+    CommandCrashed,
+    /// A pod exited on its own.
+    PodExited,
 }
 
 impl SoakViolation {
@@ -56,6 +64,10 @@ impl fmt::Display for SoakViolation {
             Self::WronglyParked => "wrongly parked",
             Self::Stalled => "stalled",
             Self::ReaderError => "reader error",
+            Self::WentBack => "went back",
+            Self::FalseAlarm => "false alarm",
+            Self::CommandCrashed => "command crashed",
+            Self::PodExited => "pod exited",
         })
     }
 }

@@ -38,7 +38,7 @@ impl ApplyProgress {
         Self { progress, _tasks: tasks }
     }
 
-    pub(super) fn applied(&self) -> u64 {
+    pub(in crate::soak) fn applied(&self) -> u64 {
         read(&self.progress).applied
     }
 
@@ -48,7 +48,7 @@ impl ApplyProgress {
     }
 
     /// The longest time with unprocessed events in which none was applied.
-    pub(super) fn longest_stall(&self) -> Duration {
+    pub(in crate::soak) fn longest_stall(&self) -> Duration {
         read(&self.progress).longest_stall
     }
 }

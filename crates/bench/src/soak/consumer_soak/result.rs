@@ -8,7 +8,7 @@ use testkit::checker::{CheckReport, ViolationKind};
 use testkit::cluster::UnexpectedExit;
 use testkit::nemesis::{self, ClusterFault, PodFault, PodSelector};
 
-use super::ConsumerSoakOptions;
+use super::{ConsumerSoakOptions, ParkedEvent};
 use crate::soak::SoakViolation;
 use crate::soak::drain::RunEnd;
 
@@ -23,8 +23,8 @@ pub struct ConsumerSoakResult {
     /// Differences between the read models and a fold of the source.
     pub differences: Vec<String>,
     /// Parked events at the end, and the expected ones.
-    pub parked: Vec<(String, String, Option<i64>)>,
-    pub expected_parked: Vec<(String, String, Option<i64>)>,
+    pub parked: Vec<ParkedEvent>,
+    pub expected_parked: Vec<ParkedEvent>,
     /// Events replayed after the cause was removed.
     pub replayed: u64,
     pub republished: u64,
