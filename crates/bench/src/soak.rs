@@ -6,7 +6,7 @@
 //! [`rollout_soak`] covers restarts of all pods, one after the other. [`deploy_soak`] covers read models that change under load. [`audit_soak`] covers messages that Service Bus acknowledged and lost: after the audit the read models equal a fold of the source.
 //! [`chaos`] covers everything at once: all faults, rollouts, rebuilds and operators, with a timeline and a plan that shrinks.
 //! [`rebuild_soak`] covers a read model that is built anew under load. [`verify_soak`] covers `read-model verify`: it finds nothing in read models that are right.
-//! [`detect_in_producer`] and [`detect_in_consumer`] plant a failpoint in the pods and look for the seed that shows its violation: a check that cannot fail proves nothing.
+//! [`detect_in_producer`], [`detect_in_consumer`], [`detect_in_chaos`] and [`detect_in_broker`] plant a failpoint in the pods or the broker and look for the seed that shows its violation: a check that cannot fail proves nothing.
 
 mod args;
 pub mod audit_soak;
@@ -27,7 +27,10 @@ mod subscription_reader;
 pub mod verify_soak;
 
 pub use args::{RoundSummary, SoakArgs};
-pub use defect_detection::{NotDetected, detect_in_consumer, detect_in_producer, expected_violation};
+pub use defect_detection::{
+    NotDetected, detect_in_broker, detect_in_chaos, detect_in_consumer, detect_in_producer, expected_broker_violation,
+    expected_violation,
+};
 pub use drain::RunEnd;
 pub use pipeline::failpoints::Failpoint;
 pub use producer_soak::{ProducerSoakOptions, ProducerSoakResult, run};

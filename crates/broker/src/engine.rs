@@ -37,6 +37,7 @@ pub(crate) use storage::EngineStorage;
 pub use storage::{Error as StorageError, StorageLocation};
 
 use crate::core::{CallContext, ConnectionId, Core, CoreLinkId, Error, LinkEffect};
+use crate::failpoints::Failpoint;
 use crate::http::{FaultOccasion, FaultTiming};
 use crate::journal::Lsn;
 use faults::{EndScope, EndedByFault, InjectedFault};
@@ -314,7 +315,10 @@ impl Engine {
 
     /// Sends immediate replies. All other replies of this round wait for everything the round appended.
     fn dispatch_replies(&mut self) {
-        let until = self.storage.journal().position();
+        let until = match Failpoint::ReplyBeforeSync.is_enabled() {
+            true => Lsn::default(),
+            false => self.storage.journal().position(),
+        };
         for pending in self.pending.drain(..) {
             let Some(outbox) = self.outboxes.get_mut(&pending.to) else { continue };
             if !pending.immediate.is_empty() {

@@ -10,6 +10,7 @@ mod connection;
 pub mod core;
 pub mod emulator_config;
 mod engine;
+pub mod failpoints;
 pub mod http;
 mod http_engine_backend;
 pub mod journal;

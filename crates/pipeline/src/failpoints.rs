@@ -24,10 +24,28 @@ pub enum Failpoint {
     ParkedCheckSkipped,
     /// Pods apply their generation of the read models whatever generation the cursors have, and no fence is raised.
     NoGenerationCheck,
+    /// Every send of an event has another message id.
+    RandomMessageIds,
+    /// A leader opens the change stream at the present instead of at the checkpoint.
+    ResumeFromNow,
+    /// A transfer that Service Bus refused for now counts as acknowledged.
+    RefusedIsAcknowledged,
+    /// The events of one aggregate go to several sessions.
+    SessionsPerAggregate,
+    /// Consumers take a redelivered message for one that was applied.
+    RedeliveredIsDuplicate,
+    /// Consumers apply the event after a gap.
+    GapIgnored,
+    /// Consumers pass over an event that cannot be applied.
+    PoisonSkipped,
+    /// A paused read model passes over its events.
+    PausedEventsSkipped,
+    /// Live events are applied to a read model before a build has applied the earlier events of the aggregate.
+    UnbuiltModelApplied,
 }
 
 impl Failpoint {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 18] = [
         Self::NoFence,
         Self::CheckpointAhead,
         Self::TwoTransfersPerLane,
@@ -37,6 +55,15 @@ impl Failpoint {
         Self::OverlappingTransactions,
         Self::ParkedCheckSkipped,
         Self::NoGenerationCheck,
+        Self::RandomMessageIds,
+        Self::ResumeFromNow,
+        Self::RefusedIsAcknowledged,
+        Self::SessionsPerAggregate,
+        Self::RedeliveredIsDuplicate,
+        Self::GapIgnored,
+        Self::PoisonSkipped,
+        Self::PausedEventsSkipped,
+        Self::UnbuiltModelApplied,
     ];
 
     /// The environment variable that enables one by its [`Debug`] name.

@@ -5,11 +5,16 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 
+use std::time::Duration;
+
+use broker::failpoints::Failpoint as BrokerFailpoint;
 use pipeline::failpoints::Failpoint;
+use testkit::cluster::MongoTopology;
 use testkit::load::Load;
-use testkit::nemesis::FaultProfile;
+use testkit::nemesis::{BrokerProcessFault, ClusterFault, FaultPlan, FaultProfile, OperatorAction, PlannedFault};
 
 use super::SoakViolation;
+use super::chaos::{self, ChaosOptions};
 use super::consumer_soak::{self, ConsumerSoakOptions, Error};
 use super::producer_soak::{self, ProducerSoakOptions};
 
@@ -31,50 +36,98 @@ type RunResult = Result<(BTreeSet<SoakViolation>, String), Error>;
 pub fn expected_violation(failpoint: Failpoint) -> SoakViolation {
     match failpoint {
         Failpoint::NoFence => SoakViolation::FenceBreached,
-        Failpoint::CheckpointAhead | Failpoint::SettleBeforeCommit => SoakViolation::Lost,
+        Failpoint::CheckpointAhead
+        | Failpoint::SettleBeforeCommit
+        | Failpoint::ResumeFromNow
+        | Failpoint::RefusedIsAcknowledged
+        | Failpoint::RedeliveredIsDuplicate
+        | Failpoint::GapIgnored => SoakViolation::Lost,
         Failpoint::TokenInsideSplit => SoakViolation::Stalled,
-        Failpoint::TwoTransfersPerLane => SoakViolation::OutOfOrder,
+        Failpoint::TwoTransfersPerLane | Failpoint::SessionsPerAggregate => SoakViolation::OutOfOrder,
         // The later transaction moves the cursor, so the events of the earlier one count as duplicates.
         Failpoint::OverlappingTransactions => SoakViolation::Lost,
-        Failpoint::NoCursorCheck => SoakViolation::Duplicated,
+        Failpoint::NoCursorCheck | Failpoint::RandomMessageIds => SoakViolation::Duplicated,
         // The poisoned read model keeps sums and not a list of its events: an event that passes a parked one shows as a difference.
-        Failpoint::ParkedCheckSkipped | Failpoint::NoGenerationCheck => SoakViolation::ReadModelDiffers,
+        Failpoint::ParkedCheckSkipped
+        | Failpoint::NoGenerationCheck
+        | Failpoint::PausedEventsSkipped
+        | Failpoint::UnbuiltModelApplied => SoakViolation::ReadModelDiffers,
+        Failpoint::PoisonSkipped => SoakViolation::WronglyParked,
+    }
+}
+
+/// Like [`expected_violation`], for the broker.
+pub fn expected_broker_violation(failpoint: BrokerFailpoint) -> SoakViolation {
+    match failpoint {
+        BrokerFailpoint::ReplyBeforeSync => SoakViolation::Lost,
+        BrokerFailpoint::NoDuplicateDetection => SoakViolation::Duplicated,
     }
 }
 
 /// Looks for a failpoint of the producer. Returns the seed that showed its violation.
 pub async fn detect_in_producer(binary: &Path, failpoint: Failpoint, seeds: Range<u64>) -> Result<u64, NotDetected> {
-    let run = async |seed, active: Option<Failpoint>| -> RunResult {
+    let run = async |seed, is_active: bool| -> RunResult {
+        let active = is_active.then_some(failpoint);
         let options = ProducerSoakOptions { failpoint: active, ..producer_options_for(failpoint, seed) };
         let result = producer_soak::run(binary, &options).await?;
         Ok((result.violations(), result.to_string()))
     };
-    detect(failpoint, seeds, run).await
+    detect(expected_violation(failpoint), seeds, run).await
+}
+
+/// Looks for a failpoint of the broker, in what the producer published. Returns the seed that showed its violation.
+pub async fn detect_in_broker(
+    binary: &Path,
+    failpoint: BrokerFailpoint,
+    seeds: Range<u64>,
+) -> Result<u64, NotDetected> {
+    let run = async |seed, is_active: bool| -> RunResult {
+        let profile = match failpoint {
+            BrokerFailpoint::ReplyBeforeSync => FaultProfile::broker_kills_on_a_slow_disk(),
+            BrokerFailpoint::NoDuplicateDetection => FaultProfile::faulty_broker(),
+        };
+        let broker_failpoint = is_active.then_some(failpoint);
+        let options = ProducerSoakOptions { broker_failpoint, profile, ..ProducerSoakOptions::short(seed) };
+        let result = producer_soak::run(binary, &options).await?;
+        Ok((result.violations(), result.to_string()))
+    };
+    detect(expected_broker_violation(failpoint), seeds, run).await
 }
 
 /// Looks for a failpoint of the consumer. Returns the seed that showed its violation.
 pub async fn detect_in_consumer(binary: &Path, failpoint: Failpoint, seeds: Range<u64>) -> Result<u64, NotDetected> {
-    let run = async |seed, active: Option<Failpoint>| -> RunResult {
+    let run = async |seed, is_active: bool| -> RunResult {
         let mut options = consumer_options_for(failpoint, seed);
-        options.base.failpoint = active;
+        options.base.failpoint = is_active.then_some(failpoint);
         let result = consumer_soak::run(binary, &options).await?;
         Ok((result.violations(), result.to_string()))
     };
-    detect(failpoint, seeds, run).await
+    detect(expected_violation(failpoint), seeds, run).await
 }
 
-/// Runs seed after seed with the failpoint until one shows the expected violation, then the same seeds without it.
+/// Looks for a failpoint of the consumer that only operators, rollouts or lost messages reveal. Returns the seed that showed its violation.
+pub async fn detect_in_chaos(binary: &Path, failpoint: Failpoint, seeds: Range<u64>) -> Result<u64, NotDetected> {
+    let run = async |seed, is_active: bool| -> RunResult {
+        let mut options = chaos_options_for(failpoint, seed);
+        options.base.failpoint = is_active.then_some(failpoint);
+        let result = chaos::run(binary, &options).await?;
+        Ok((result.violations(), result.to_string()))
+    };
+    detect(expected_violation(failpoint), seeds, run).await
+}
+
+/// Runs seed after seed with the failpoint until one shows the violation, then the same seeds without it.
 async fn detect(
-    failpoint: Failpoint,
+    violation: SoakViolation,
     seeds: Range<u64>,
-    run: impl AsyncFn(u64, Option<Failpoint>) -> RunResult,
+    run: impl AsyncFn(u64, bool) -> RunResult,
 ) -> Result<u64, NotDetected> {
-    let violation = expected_violation(failpoint);
-    let run = async |seed, active| run(seed, active).await.map_err(|source| NotDetected::Cluster { seed, source });
+    let run =
+        async |seed, is_active| run(seed, is_active).await.map_err(|source| NotDetected::Cluster { seed, source });
     let (mut found, mut last) = (None, String::new());
     for seed in seeds.clone() {
-        let (violations, result) = run(seed, Some(failpoint)).await?;
-        println!("{failpoint:?}, seed {seed}: {violations:?}\n{result}");
+        let (violations, result) = run(seed, true).await?;
+        println!("seed {seed}: {violations:?}\n{result}");
         last = result;
         if violations.contains(&violation) {
             found = Some(seed);
@@ -83,7 +136,7 @@ async fn detect(
     }
     let found = found.ok_or(NotDetected::NotFound { seeds: seeds.clone(), violation, last })?;
     for seed in seeds.start..=found {
-        let (violations, result) = run(seed, None).await?;
+        let (violations, result) = run(seed, false).await?;
         if !violations.is_empty() {
             return Err(NotDetected::ControlFailed { seed, result });
         }
@@ -107,12 +160,27 @@ fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOptions 
         },
         // An insert with a short `_id` is never split (measured: a document of 16,777,042 bytes makes one event of 16,777,439 bytes, in one piece). Large
         // updates are, which this load does not write: `headwater/tests/producer/split_events.rs` tests it.
-        Failpoint::TokenInsideSplit => ProducerSoakOptions { profile: FaultProfile::leader_kills(), ..cut },
+        Failpoint::TokenInsideSplit | Failpoint::ResumeFromNow => {
+            ProducerSoakOptions { profile: FaultProfile::leader_kills(), ..cut }
+        }
+        // What was stored without an acknowledgement is sent again, and must have the same id.
+        Failpoint::RandomMessageIds => ProducerSoakOptions { profile: FaultProfile::faulty_broker(), ..cut },
+        Failpoint::RefusedIsAcknowledged => ProducerSoakOptions { profile: FaultProfile::busy_broker(), ..cut },
+        Failpoint::SessionsPerAggregate => ProducerSoakOptions {
+            load: Load { aggregates: 8, run_length: 1..=4, ..load },
+            profile: FaultProfile::none(),
+            ..cut
+        },
         Failpoint::NoCursorCheck
         | Failpoint::SettleBeforeCommit
         | Failpoint::OverlappingTransactions
         | Failpoint::ParkedCheckSkipped
-        | Failpoint::NoGenerationCheck => unreachable!("a consumer failpoint: see `consumer_options_for`"),
+        | Failpoint::NoGenerationCheck
+        | Failpoint::RedeliveredIsDuplicate
+        | Failpoint::GapIgnored
+        | Failpoint::PoisonSkipped
+        | Failpoint::PausedEventsSkipped
+        | Failpoint::UnbuiltModelApplied => unreachable!("a consumer failpoint: see `consumer_options_for`"),
     }
 }
 
@@ -128,7 +196,7 @@ fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions 
             cut.republish = true;
         }
         // Without a sequence nothing repairs an event that was settled and never applied.
-        Failpoint::SettleBeforeCommit => {
+        Failpoint::SettleBeforeCommit | Failpoint::RedeliveredIsDuplicate => {
             base.profile = FaultProfile::pod_kills();
             cut.sequence = false;
         }
@@ -137,7 +205,7 @@ fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions 
             base.profile = FaultProfile::none();
             cut.sequence = false;
         }
-        Failpoint::ParkedCheckSkipped => {
+        Failpoint::ParkedCheckSkipped | Failpoint::PoisonSkipped => {
             base.profile = FaultProfile::none();
             cut.poison = true;
         }
@@ -145,9 +213,31 @@ fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions 
         | Failpoint::CheckpointAhead
         | Failpoint::TwoTransfersPerLane
         | Failpoint::TokenInsideSplit
-        | Failpoint::NoGenerationCheck => {
+        | Failpoint::NoGenerationCheck
+        | Failpoint::RandomMessageIds
+        | Failpoint::ResumeFromNow
+        | Failpoint::RefusedIsAcknowledged
+        | Failpoint::SessionsPerAggregate => {
             unreachable!("a producer failpoint: see `producer_options_for`")
+        }
+        Failpoint::GapIgnored | Failpoint::PausedEventsSkipped | Failpoint::UnbuiltModelApplied => {
+            unreachable!("found in chaos: see `chaos_options_for`")
         }
     }
     cut
+}
+
+/// Like [`producer_options_for`], for a run with operators, rollouts and an audit, and one kind of fault.
+fn chaos_options_for(failpoint: Failpoint, seed: u64) -> ChaosOptions {
+    let fault = match failpoint {
+        Failpoint::PausedEventsSkipped => ClusterFault::Operator(OperatorAction::PauseReadModel),
+        Failpoint::UnbuiltModelApplied => ClusterFault::Rollout,
+        _ => ClusterFault::Broker(BrokerProcessFault::LoseMessages),
+    };
+    let mut options = ChaosOptions::with_topology(seed, Duration::from_secs(8), MongoTopology::SingleNode, 2);
+    // Few aggregates: a lost event has a successor.
+    (options.base.load.rate, options.base.load.aggregates, options.base.verbose) = (Some(200.0), 20, false);
+    let (after, duration) = (Duration::from_secs(1), Duration::from_secs(5));
+    options.plan = FaultPlan { faults: vec![PlannedFault { after, fault, duration, seed: seed as u32 }] };
+    options
 }

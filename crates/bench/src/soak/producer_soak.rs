@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use broker::failpoints::Failpoint as BrokerFailpoint;
 use mongodb::Collection;
 use mongodb::bson::Document;
 use pipeline::failpoints::Failpoint;
@@ -42,6 +43,7 @@ pub struct ProducerSoakOptions {
     /// Seed of the fault plan; the load has its own.
     pub seed: u64,
     pub failpoint: Option<Failpoint>,
+    pub broker_failpoint: Option<BrokerFailpoint>,
     /// Runs the broker with the profile `harsh`, its times divided by this number.
     pub harsh_scale: Option<f64>,
     /// Without progress for this long, a pipeline that is not drained counts as stalled.
@@ -64,6 +66,7 @@ impl ProducerSoakOptions {
             profile: FaultProfile::leaders(),
             seed,
             failpoint: None,
+            broker_failpoint: None,
             harsh_scale: None,
             stall_timeout: Duration::from_secs(60),
             verbose: true,
@@ -87,7 +90,10 @@ impl ProducerSoakOptions {
 
     pub(super) fn blueprint(&self, binary: &Path) -> TestClusterConfig {
         let environment = self.failpoint.map(|failpoint| (Failpoint::VARIABLE.to_owned(), format!("{failpoint:?}")));
+        let variable = |failpoint| (BrokerFailpoint::VARIABLE.to_owned(), format!("{failpoint:?}"));
         TestClusterConfig {
+            system_faults: self.profile.needs_system_faults(),
+            broker_environment: self.broker_failpoint.map(variable).into_iter().collect(),
             pods: self.pods,
             mongo: self.mongo,
             topic: self.topic,

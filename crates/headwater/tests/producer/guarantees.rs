@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use bench::soak::{
-    ProducerSoakOptions, ProducerSoakResult, SoakViolation, detect_in_producer, expected_violation, run,
+    ProducerSoakOptions, ProducerSoakResult, SoakViolation, detect_in_broker, detect_in_producer,
+    expected_broker_violation, expected_violation, run,
 };
+use broker::failpoints::Failpoint as BrokerFailpoint;
 use pipeline::failpoints::Failpoint;
 use testkit::cluster::TopicConfig;
 use testkit::load::Load;
@@ -76,4 +78,39 @@ async fn a_checkpoint_ahead_of_acknowledgements_loses_events() {
 #[tokio::test]
 async fn two_transfers_in_one_lane_break_the_order() {
     assert_failpoint_is_found(Failpoint::TwoTransfersPerLane, SoakViolation::OutOfOrder).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_resumes_from_now_loses_events() {
+    assert_failpoint_is_found(Failpoint::ResumeFromNow, SoakViolation::Lost).await;
+}
+
+#[tokio::test]
+async fn a_refused_transfer_that_counts_as_sent_is_lost() {
+    assert_failpoint_is_found(Failpoint::RefusedIsAcknowledged, SoakViolation::Lost).await;
+}
+
+#[tokio::test]
+async fn random_message_ids_pass_duplicate_detection() {
+    assert_failpoint_is_found(Failpoint::RandomMessageIds, SoakViolation::Duplicated).await;
+}
+
+#[tokio::test]
+async fn several_sessions_per_aggregate_break_the_order() {
+    assert_failpoint_is_found(Failpoint::SessionsPerAggregate, SoakViolation::OutOfOrder).await;
+}
+
+async fn assert_broker_failpoint_is_found(defect: BrokerFailpoint, violation: SoakViolation) {
+    assert_eq!(expected_broker_violation(defect), violation);
+    detect_in_broker(Path::new(BINARY), defect, 0..10).await.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[tokio::test]
+async fn a_broker_that_replies_before_its_sync_loses_events() {
+    assert_broker_failpoint_is_found(BrokerFailpoint::ReplyBeforeSync, SoakViolation::Lost).await;
+}
+
+#[tokio::test]
+async fn without_duplicate_detection_resent_events_are_doubled() {
+    assert_broker_failpoint_is_found(BrokerFailpoint::NoDuplicateDetection, SoakViolation::Duplicated).await;
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bench::soak::chaos::{ChaosOptions, run};
-use bench::soak::{Failpoint, SoakViolation};
+use bench::soak::{Failpoint, SoakViolation, detect_in_chaos, expected_violation};
 use testkit::cluster::MongoTopology;
 
 use super::BINARY;
@@ -15,6 +15,27 @@ async fn two_minutes_of_chaos_break_no_guarantee() {
     println!("{result}");
     assert!(result.is_clean(), "{:?}\n{result}", result.violations());
     assert_eq!(result.missing(), [""; 0], "{result}");
+}
+
+/// The failpoint breaks this guarantee within ten seeds, and the same seeds without it are clean.
+async fn assert_failpoint_is_found(defect: Failpoint, violation: SoakViolation) {
+    assert_eq!(expected_violation(defect), violation);
+    detect_in_chaos(Path::new(BINARY), defect, 0..10).await.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[tokio::test]
+async fn an_ignored_gap_loses_events_that_the_bus_lost() {
+    assert_failpoint_is_found(Failpoint::GapIgnored, SoakViolation::Lost).await;
+}
+
+#[tokio::test]
+async fn a_paused_read_model_that_skips_its_events_differs() {
+    assert_failpoint_is_found(Failpoint::PausedEventsSkipped, SoakViolation::ReadModelDiffers).await;
+}
+
+#[tokio::test]
+async fn live_events_before_a_build_are_applied_twice() {
+    assert_failpoint_is_found(Failpoint::UnbuiltModelApplied, SoakViolation::ReadModelDiffers).await;
 }
 
 #[tokio::test]

@@ -84,7 +84,11 @@ impl SourceReader {
     /// Opens the stream after `token` and reads until it ends; advances `token` with every item handed on.
     async fn read_stream(&mut self, token: &mut ResumeToken, retry: &mut RetryState) -> Result<(), ReaderExit> {
         self.handle.set_state(CaptureState::Opening);
-        let cursor = self.source_client.open(StreamStart::After(token), retry.timeout()).await?;
+        let start = match Failpoint::ResumeFromNow.is_enabled() {
+            true => StreamStart::Now,
+            false => StreamStart::After(token),
+        };
+        let cursor = self.source_client.open(start, retry.timeout()).await?;
         let mut ahead = ReadAhead::start(cursor, retry.timeout());
         let mut fragments = FragmentBuffer::default();
         while let Some(batch) = ahead.next().await {

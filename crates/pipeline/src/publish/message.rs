@@ -15,6 +15,7 @@ use super::config::{BodyFormat, SessionMapping};
 use crate::checkpoint::ReplayCounter;
 use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
+use crate::failpoints::Failpoint;
 use crate::signing::{MessageKeys, body_hash};
 use crate::trace::TraceSampling;
 
@@ -32,6 +33,9 @@ impl EventMessageId {
     /// As [`for_event`](Self::for_event), after an operator has moved the checkpoint.
     pub fn for_replay(event: &ChangeEvent, run: Option<&str>, replay: ReplayCounter) -> Self {
         let mut hash = Sha256::new();
+        if Failpoint::RandomMessageIds.is_enabled() {
+            hash.update(rand::random::<u64>().to_be_bytes());
+        }
         match run {
             None => {
                 if replay > ReplayCounter::default() {
@@ -151,7 +155,11 @@ impl Encoder {
     }
 
     pub fn session_id(&self, aggregate: &AggregateId) -> String {
-        self.sessions.session_id(aggregate)
+        let session = self.sessions.session_id(aggregate);
+        match Failpoint::SessionsPerAggregate.is_enabled() {
+            true => format!("{session}-{}", rand::random::<u8>() % 4),
+            false => session,
+        }
     }
 
     /// The encoded body, if it differs from the document bytes.

@@ -290,8 +290,12 @@ impl<'a> TransactionPlanner<'a> {
         }
         let event = &*pending.event;
         let mut decision = decide(state.cursor.as_ref(), pending.facts(), self.rules.mode);
-        if Failpoint::NoCursorCheck.is_enabled() {
+        let is_gap = matches!(decision, CursorDecision::Gap { .. });
+        if Failpoint::NoCursorCheck.is_enabled() || (is_gap && Failpoint::GapIgnored.is_enabled()) {
             decision = CursorDecision::Next;
+        }
+        if event.delivery_count > 0 && Failpoint::RedeliveredIsDuplicate.is_enabled() {
+            decision = CursorDecision::Duplicate;
         }
         // Without a sequence the gap went unnoticed, and later events may be applied already.
         if event.dead_lettered && self.rules.mode == OrderingMode::Position {
@@ -357,7 +361,8 @@ impl<'a> TransactionPlanner<'a> {
         cursor.first_sequence = cursor.first_sequence.or(first_sequence);
         // A model that joined later gets no event before a build has applied the earlier ones. An aggregate without a cursor has none.
         let holds = if cursor.holds == 0 { self.models.generation } else { cursor.holds };
-        let outcome = self.apply_to_models(index, event, cursor, park_reason, None, |model| model.since <= holds);
+        let holds_for = |model: &AppliedModel| model.since <= holds || Failpoint::UnbuiltModelApplied.is_enabled();
+        let outcome = self.apply_to_models(index, event, cursor, park_reason, None, holds_for);
         cursor.holds = if holds >= self.models.newest() { self.models.generation } else { holds };
         // Also when the event is parked: it is in the queue, so a redelivery is a duplicate. An event without its sequence has no place that
         // the cursor could move to.
@@ -429,6 +434,9 @@ impl<'a> TransactionPlanner<'a> {
             }
             // Parked without an attempt, like an event that cannot be applied: what comes later queues behind it, in order.
             let is_paused = !self.paused.is_empty() && self.paused.contains(name);
+            if is_paused && Failpoint::PausedEventsSkipped.is_enabled() {
+                continue;
+            }
             let park_reason = park_reason.or(is_paused.then_some(ParkReason::Paused));
             // Checked per model: the aggregate may be parked in one and current in another.
             let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
@@ -442,7 +450,7 @@ impl<'a> TransactionPlanner<'a> {
                 }
                 refused => refused,
             };
-            if let Some((reason, detail)) = refused {
+            if let Some((reason, detail)) = refused.filter(|_| !Failpoint::PoisonSkipped.is_enabled()) {
                 is_poison |= reason == ParkReason::Poison;
                 let entry = || new_parked_entry(reason, detail, event, self.now);
                 cursor.parked.entry(model.name().to_owned()).or_insert_with(entry);

@@ -49,7 +49,8 @@ impl ClusterBroker {
         let access = access.map_err(Error::io("create keys and certificates"))?;
         let system = config.system_faults.then(|| BrokerSystem::new(folder)).transpose();
         let system = system.map_err(Error::io("create the controls of clock and disk"))?;
-        let environment = system.as_ref().map(BrokerSystem::variables).unwrap_or_default();
+        let mut environment = config.broker_environment.clone();
+        environment.extend(system.iter().flat_map(BrokerSystem::variables));
         let (entities, test_hooks) = (Some(entities), true);
         let options = BrokerOptions { binary, data_dir, entities, test_hooks, access, arguments, environment };
         Ok(Self { process: BrokerProcess::start(&options).await?, system })

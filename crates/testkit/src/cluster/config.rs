@@ -79,6 +79,8 @@ pub struct TestClusterConfig {
     pub pods_key: Option<&'static str>,
     /// Further arguments of the broker.
     pub broker_arguments: Vec<String>,
+    /// Further environment variables of the broker.
+    pub broker_environment: Vec<(String, String)>,
     /// Whether the clocks of pods and broker and the disk of the broker can be faulted.
     pub system_faults: bool,
     /// The size of the oplog, where the cluster has a replica set of its own.
@@ -105,6 +107,7 @@ impl TestClusterConfig {
             environment: vec![],
             pods_key: is_secured().then_some("root"),
             broker_arguments: vec![],
+            broker_environment: vec![],
             system_faults: false,
             oplog_megabytes: None,
             rollouts: vec![],

@@ -204,6 +204,31 @@ impl FaultProfile {
         }
     }
 
+    /// Kills the broker while its disk is slow: what it has not synced is in its memory only.
+    pub fn broker_kills_on_a_slow_disk() -> Self {
+        let faults = [BrokerProcessFault::SlowDisk, BrokerProcessFault::Kill].map(ClusterFault::Broker);
+        Self {
+            name: "broker kills on a slow disk",
+            interval: millis(1_500, 2_500),
+            duration: millis(500, 900),
+            groups: vec![(1, faults.into())],
+            gap: millis(200, 400),
+            once: vec![],
+        }
+    }
+
+    /// Whether a cluster needs [system faults](crate::cluster::TestClusterConfig::system_faults) for it.
+    pub fn needs_system_faults(&self) -> bool {
+        use BrokerProcessFault::{ClockJump, DiskFull, SlowDisk};
+        let is_system_fault = |fault: &ClusterFault| {
+            matches!(
+                fault,
+                ClusterFault::Pod(_, PodFault::ClockJump) | ClusterFault::Broker(ClockJump | DiskFull | SlowDisk)
+            )
+        };
+        self.groups.iter().map(|(_, group)| group).chain(&self.once).flatten().any(is_system_fault)
+    }
+
     /// Kills pods in quick succession, leaders and standbys.
     pub fn pod_kills() -> Self {
         let dead = |selector| (1, vec![ClusterFault::Pod(selector, PodFault::Kill)]);
@@ -386,8 +411,9 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn profiles() -> [FaultProfile; 10] {
+    fn profiles() -> [FaultProfile; 11] {
         [
+            FaultProfile::broker_kills_on_a_slow_disk(),
             FaultProfile::chaos(true, true),
             FaultProfile::consumers(),
             FaultProfile::pod_kills(),

@@ -10,6 +10,7 @@ use super::{PauseReason, PublishState, Publisher};
 use crate::checkpoint::CheckpointStore;
 use crate::error_chain::error_chain;
 use crate::error_policy::{self, SendErrorAction};
+use crate::failpoints::Failpoint;
 use crate::publish::batch::BatchLimits;
 use crate::publish::error::Error;
 use crate::publish::lanes::RefusedSend;
@@ -76,6 +77,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
                     transfers += 1;
                     events += self.window.acknowledge(token);
                 }
+                Err(_) if Failpoint::RefusedIsAcknowledged.is_enabled() => drop(self.window.acknowledge(token)),
                 Err(error) => self.on_send_failed(token, error, now)?,
             }
         }
