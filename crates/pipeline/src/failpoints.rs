@@ -32,8 +32,6 @@ pub enum Failpoint {
     RefusedIsAcknowledged,
     /// The events of one aggregate go to several sessions.
     SessionsPerAggregate,
-    /// Consumers take a redelivered message for one that was applied.
-    RedeliveredIsDuplicate,
     /// Consumers apply the event after a gap.
     GapIgnored,
     /// Consumers pass over an event that cannot be applied.
@@ -45,7 +43,7 @@ pub enum Failpoint {
 }
 
 impl Failpoint {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 17] = [
         Self::NoFence,
         Self::CheckpointAhead,
         Self::TwoTransfersPerLane,
@@ -59,7 +57,6 @@ impl Failpoint {
         Self::ResumeFromNow,
         Self::RefusedIsAcknowledged,
         Self::SessionsPerAggregate,
-        Self::RedeliveredIsDuplicate,
         Self::GapIgnored,
         Self::PoisonSkipped,
         Self::PausedEventsSkipped,

@@ -40,7 +40,6 @@ pub fn expected_violation(failpoint: Failpoint) -> SoakViolation {
         | Failpoint::SettleBeforeCommit
         | Failpoint::ResumeFromNow
         | Failpoint::RefusedIsAcknowledged
-        | Failpoint::RedeliveredIsDuplicate
         | Failpoint::GapIgnored => SoakViolation::Lost,
         Failpoint::TokenInsideSplit => SoakViolation::Stalled,
         Failpoint::TwoTransfersPerLane | Failpoint::SessionsPerAggregate => SoakViolation::OutOfOrder,
@@ -176,7 +175,6 @@ fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOptions 
         | Failpoint::OverlappingTransactions
         | Failpoint::ParkedCheckSkipped
         | Failpoint::NoGenerationCheck
-        | Failpoint::RedeliveredIsDuplicate
         | Failpoint::GapIgnored
         | Failpoint::PoisonSkipped
         | Failpoint::PausedEventsSkipped
@@ -196,7 +194,7 @@ fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions 
             cut.republish = true;
         }
         // Without a sequence nothing repairs an event that was settled and never applied.
-        Failpoint::SettleBeforeCommit | Failpoint::RedeliveredIsDuplicate => {
+        Failpoint::SettleBeforeCommit => {
             base.profile = FaultProfile::pod_kills();
             cut.sequence = false;
         }

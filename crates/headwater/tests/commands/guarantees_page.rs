@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What the page calls a violation, and what the code of its test must contain.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 10] = [
     ("lost", "::Lost"),
     ("duplicated", "::Duplicated"),
     ("out of order", "::OutOfOrder"),
     ("fence breached", "::FenceBreached"),
     ("read model differs", "::ReadModelDiffers"),
+    ("wrongly parked", "::WronglyParked"),
     ("stalled", "::Stalled"),
     ("differences", "differences.is_empty()"),
     ("events missed", "aggregates missed"),
@@ -87,7 +88,7 @@ fn every_planted_test_asserts_its_kind() {
         planted += 1;
     }
     assert_eq!(planted, page.matches("(planted: ").count(), "a planted test has its kind right behind its name");
-    assert!(planted >= 12, "{planted} planted tests");
+    assert!(planted >= 24, "{planted} planted tests");
     let unnamed = page.matches("(planted)").count();
     assert_eq!(unnamed, 0, "a planted test names its kind: `name` (planted: lost)");
 }

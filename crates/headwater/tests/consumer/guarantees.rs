@@ -54,11 +54,6 @@ async fn without_the_parked_check_the_soak_finds_reordered_events() {
 }
 
 #[tokio::test]
-async fn taking_redelivered_events_for_applied_ones_loses_them() {
-    assert_failpoint_is_found(Failpoint::RedeliveredIsDuplicate, SoakViolation::Lost).await;
-}
-
-#[tokio::test]
 async fn an_event_that_cannot_be_applied_must_be_parked() {
     assert_failpoint_is_found(Failpoint::PoisonSkipped, SoakViolation::WronglyParked).await;
 }

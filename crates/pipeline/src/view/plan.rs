@@ -294,9 +294,6 @@ impl<'a> TransactionPlanner<'a> {
         if Failpoint::NoCursorCheck.is_enabled() || (is_gap && Failpoint::GapIgnored.is_enabled()) {
             decision = CursorDecision::Next;
         }
-        if event.delivery_count > 0 && Failpoint::RedeliveredIsDuplicate.is_enabled() {
-            decision = CursorDecision::Duplicate;
-        }
         // Without a sequence the gap went unnoticed, and later events may be applied already.
         if event.dead_lettered && self.rules.mode == OrderingMode::Position {
             decision = match state.cursor.as_ref().is_some_and(|cursor| is_resolved_dead_letter(cursor, event)) {
