@@ -38,12 +38,10 @@ pub enum Failpoint {
     PoisonSkipped,
     /// A paused read model passes over its events.
     PausedEventsSkipped,
-    /// Live events are applied to a read model before a build has applied the earlier events of the aggregate.
-    UnbuiltModelApplied,
 }
 
 impl Failpoint {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 16] = [
         Self::NoFence,
         Self::CheckpointAhead,
         Self::TwoTransfersPerLane,
@@ -60,7 +58,6 @@ impl Failpoint {
         Self::GapIgnored,
         Self::PoisonSkipped,
         Self::PausedEventsSkipped,
-        Self::UnbuiltModelApplied,
     ];
 
     /// The environment variable that enables one by its [`Debug`] name.

@@ -47,10 +47,9 @@ pub fn expected_violation(failpoint: Failpoint) -> SoakViolation {
         Failpoint::OverlappingTransactions => SoakViolation::Lost,
         Failpoint::NoCursorCheck | Failpoint::RandomMessageIds => SoakViolation::Duplicated,
         // The poisoned read model keeps sums and not a list of its events: an event that passes a parked one shows as a difference.
-        Failpoint::ParkedCheckSkipped
-        | Failpoint::NoGenerationCheck
-        | Failpoint::PausedEventsSkipped
-        | Failpoint::UnbuiltModelApplied => SoakViolation::ReadModelDiffers,
+        Failpoint::ParkedCheckSkipped | Failpoint::NoGenerationCheck | Failpoint::PausedEventsSkipped => {
+            SoakViolation::ReadModelDiffers
+        }
         Failpoint::PoisonSkipped => SoakViolation::WronglyParked,
     }
 }
@@ -177,8 +176,7 @@ fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOptions 
         | Failpoint::NoGenerationCheck
         | Failpoint::GapIgnored
         | Failpoint::PoisonSkipped
-        | Failpoint::PausedEventsSkipped
-        | Failpoint::UnbuiltModelApplied => unreachable!("a consumer failpoint: see `consumer_options_for`"),
+        | Failpoint::PausedEventsSkipped => unreachable!("a consumer failpoint: see `consumer_options_for`"),
     }
 }
 
@@ -218,7 +216,7 @@ fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions 
         | Failpoint::SessionsPerAggregate => {
             unreachable!("a producer failpoint: see `producer_options_for`")
         }
-        Failpoint::GapIgnored | Failpoint::PausedEventsSkipped | Failpoint::UnbuiltModelApplied => {
+        Failpoint::GapIgnored | Failpoint::PausedEventsSkipped => {
             unreachable!("found in chaos: see `chaos_options_for`")
         }
     }
@@ -229,7 +227,6 @@ fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions 
 fn chaos_options_for(failpoint: Failpoint, seed: u64) -> ChaosOptions {
     let fault = match failpoint {
         Failpoint::PausedEventsSkipped => ClusterFault::Operator(OperatorAction::PauseReadModel),
-        Failpoint::UnbuiltModelApplied => ClusterFault::Rollout,
         _ => ClusterFault::Broker(BrokerProcessFault::LoseMessages),
     };
     let mut options = ChaosOptions::with_topology(seed, Duration::from_secs(8), MongoTopology::SingleNode, 2);

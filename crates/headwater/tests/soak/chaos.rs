@@ -34,11 +34,6 @@ async fn a_paused_read_model_that_skips_its_events_differs() {
 }
 
 #[tokio::test]
-async fn live_events_before_a_build_are_applied_twice() {
-    assert_failpoint_is_found(Failpoint::UnbuiltModelApplied, SoakViolation::ReadModelDiffers).await;
-}
-
-#[tokio::test]
 async fn chaos_finds_events_that_are_applied_twice() {
     let length = Duration::from_secs(8);
     let mut options = ChaosOptions::with_topology(7, length, MongoTopology::SingleNode, 2);

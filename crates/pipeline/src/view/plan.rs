@@ -358,8 +358,7 @@ impl<'a> TransactionPlanner<'a> {
         cursor.first_sequence = cursor.first_sequence.or(first_sequence);
         // A model that joined later gets no event before a build has applied the earlier ones. An aggregate without a cursor has none.
         let holds = if cursor.holds == 0 { self.models.generation } else { cursor.holds };
-        let holds_for = |model: &AppliedModel| model.since <= holds || Failpoint::UnbuiltModelApplied.is_enabled();
-        let outcome = self.apply_to_models(index, event, cursor, park_reason, None, holds_for);
+        let outcome = self.apply_to_models(index, event, cursor, park_reason, None, |model| model.since <= holds);
         cursor.holds = if holds >= self.models.newest() { self.models.generation } else { holds };
         // Also when the event is parked: it is in the queue, so a redelivery is a duplicate. An event without its sequence has no place that
         // the cursor could move to.
