@@ -136,8 +136,31 @@ pub const TARGETS: &[FuzzTarget] = &[
     },
 ];
 
+/// Targets with a defect on purpose: they show that a finding fails a run. No run includes them unless it names them.
+const PLANTED: &[FuzzTarget] = &[
+    FuzzTarget {
+        name: "planted-panic",
+        reads: "nothing: panics on some inputs",
+        seeds: || vec![b"seed".to_vec()],
+        dictionary: &[],
+        run: |data| assert!(data.first() == Some(&b's'), "planted panic"),
+    },
+    FuzzTarget {
+        name: "planted-abort",
+        reads: "nothing: ends the process on some inputs",
+        seeds: || vec![b"seed".to_vec()],
+        dictionary: &[],
+        run: |data| {
+            if data.first() != Some(&b's') {
+                std::process::abort();
+            }
+        },
+    },
+];
+
+/// A target by its name, planted defects included.
 pub fn find_target(name: &str) -> Option<&'static FuzzTarget> {
-    TARGETS.iter().find(|target| target.name == name)
+    TARGETS.iter().chain(PLANTED).find(|target| target.name == name)
 }
 
 /// Constructors of compound values, with small and with false lengths.
