@@ -6,6 +6,7 @@ mod events;
 mod read_models;
 mod sockets;
 mod text;
+mod tokens;
 
 use amqp::message::{Header, MessageWriter, Properties};
 use bytes::BytesMut;
@@ -119,6 +120,34 @@ pub const TARGETS: &[FuzzTarget] = &[
         seeds: || [sockets::amqp_conversations(), sockets::http_requests()].concat(),
         dictionary: sockets::HTTP_WORDS,
         run: sockets::send_to_broker,
+    },
+    FuzzTarget {
+        name: "page-requests",
+        reads: "requests to the broker's page, with its token, over a socket",
+        seeds: sockets::page_requests,
+        dictionary: sockets::PAGE_WORDS,
+        run: sockets::send_to_page,
+    },
+    FuzzTarget {
+        name: "jwts",
+        reads: "tokens of clients of the broker: JWTs and shared access signatures",
+        seeds: tokens::tokens,
+        dictionary: tokens::TOKEN_WORDS,
+        run: tokens::verify_token,
+    },
+    FuzzTarget {
+        name: "token-replies",
+        reads: "replies of token endpoints, as a client",
+        seeds: tokens::replies,
+        dictionary: tokens::REPLY_WORDS,
+        run: tokens::read_reply,
+    },
+    FuzzTarget {
+        name: "proxy-replies",
+        reads: "replies of proxies to CONNECT, as a client",
+        seeds: tokens::proxy_replies,
+        dictionary: tokens::PROXY_WORDS,
+        run: tokens::read_proxy_reply,
     },
     FuzzTarget {
         name: "journal-records",

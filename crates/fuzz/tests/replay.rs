@@ -17,7 +17,7 @@ fn check(name: &str) {
     println!("{name}: {} executions, slowest {:?}", summary.executions, summary.slowest);
 }
 
-const TESTED: [&str; 15] = [
+const TESTED: [&str; 19] = [
     "amqp-types",
     "amqp-frames",
     "amqp-messages",
@@ -31,6 +31,10 @@ const TESTED: [&str; 15] = [
     "connection-string",
     "http-heads",
     "broker-port",
+    "page-requests",
+    "jwts",
+    "token-replies",
+    "proxy-replies",
     "journal-records",
     "store-recovery",
 ];
@@ -103,6 +107,26 @@ fn the_admin_server_survives_any_request() {
 #[test]
 fn the_broker_port_survives_any_bytes() {
     check("broker-port");
+}
+
+#[test]
+fn the_page_of_the_broker_survives_any_request() {
+    check("page-requests");
+}
+
+#[test]
+fn a_token_of_any_bytes_is_accepted_or_refused() {
+    check("jwts");
+}
+
+#[test]
+fn a_token_reply_of_any_bytes_is_read_or_refused() {
+    check("token-replies");
+}
+
+#[test]
+fn a_proxy_reply_of_any_bytes_is_read_or_refused() {
+    check("proxy-replies");
 }
 
 #[test]
