@@ -6,7 +6,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
-from azure.servicebus.exceptions import MessagingEntityNotFoundError
+from azure.servicebus.exceptions import ServiceBusError
 
 from conftest import unique
 from test_faults import admin, advance, broker  # noqa: F401 (fixtures: a broker with test hooks)
@@ -24,7 +24,7 @@ def test_an_idle_entity_is_deleted_and_a_used_one_stays(broker, admin):
         assert admin.get_queue_runtime_properties(used).active_message_count == 1
         with pytest.raises(ResourceNotFoundError):
             admin.get_queue(idle)
-        with pytest.raises(MessagingEntityNotFoundError), client.get_queue_sender(idle) as sender:
+        with pytest.raises(ServiceBusError), client.get_queue_sender(idle) as sender:
             sender.send_messages(ServiceBusMessage("b"))
 
 
