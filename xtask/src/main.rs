@@ -2,6 +2,7 @@
 
 mod bench;
 mod dependency_policy;
+mod fuzz_step;
 mod hostile;
 mod process;
 mod release;
@@ -43,7 +44,7 @@ enum XtaskCommand {
     /// Write the files of the image to a folder, for `Dockerfile`
     #[command(hide = true)]
     RootFilesystem(release::root_filesystem::Args),
-    /// Fuzz everything that reads bytes from outside, a minute for each target; `-- --minutes M` for longer, `-- --help` for the rest
+    /// Fuzz everything that reads bytes from outside, a minute of CPU time for each target; `-- --minutes M` for longer, `-- --help` for the rest
     Fuzz(bench::ForwardedArgs),
     /// Give hostile inputs to real processes and print the expected and the observed result of each, with a summary
     Hostile(hostile::Args),

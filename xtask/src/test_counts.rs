@@ -35,7 +35,7 @@ pub(crate) struct TestCounts {
 impl TestCounts {
     /// Each of these suites, and of those in other languages, must run at least one test.
     pub(crate) fn with_suites(rust: Vec<String>) -> Self {
-        let others = ["doctests", "python", "javascript"].map(str::to_owned);
+        let others = ["doctests", "python", "javascript", "fuzz-targets"].map(str::to_owned);
         let suites = rust.into_iter().chain(others).map(|name| (name, SuiteCount::default())).collect();
         Self { suites, stored: BTreeMap::new() }
     }
@@ -81,6 +81,11 @@ impl TestCounts {
                 [" passed", " failed", " ignored"].map(|word| number(word).unwrap_or_default());
             self.add("doctests", SuiteCount { passed, failed, skipped });
         }
+    }
+
+    /// Targets that ran to their end count as tests, so that a target that is no longer run is noticed.
+    pub(crate) fn add_fuzz_targets(&mut self, targets: u32) {
+        self.add("fuzz-targets", SuiteCount { passed: targets, ..SuiteCount::default() });
     }
 
     pub(crate) fn verify(&self) -> anyhow::Result<()> {
@@ -194,7 +199,7 @@ mod tests {
     #[test]
     fn a_suite_without_tests_fails_the_run() {
         let mut counts = TestCounts::with_suites(vec!["lease".into()]);
-        for name in ["doctests", "python", "javascript"] {
+        for name in ["doctests", "python", "javascript", "fuzz-targets"] {
             counts.add(name, SuiteCount { passed: 1, ..SuiteCount::default() });
         }
         assert_eq!(counts.verify().unwrap_err().to_string(), "no test ran in: lease");
@@ -208,7 +213,7 @@ mod tests {
         let file = folder.path().join("counts.toml");
         let counts = |python| {
             let mut counts = TestCounts::with_suites(vec![]);
-            for (name, passed) in [("doctests", 1), ("python", python), ("javascript", 1)] {
+            for (name, passed) in [("doctests", 1), ("python", python), ("javascript", 1), ("fuzz-targets", 1)] {
                 counts.add(name, SuiteCount { passed, ..SuiteCount::default() });
             }
             counts
@@ -226,10 +231,10 @@ mod tests {
     #[test]
     fn a_skipped_test_fails_the_run() {
         let mut counts = TestCounts::with_suites(vec![]);
-        for name in ["doctests", "python", "javascript"] {
+        for name in ["doctests", "python", "javascript", "fuzz-targets"] {
             counts.add(name, SuiteCount { passed: 1, failed: 0, skipped: 1 });
         }
-        assert_eq!(counts.verify().unwrap_err().to_string(), "3 tests were skipped; no test may be skipped");
+        assert_eq!(counts.verify().unwrap_err().to_string(), "4 tests were skipped; no test may be skipped");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass, in one command, on a new machine.
 //!
-//! Installs the tools, runs the static checks, then the test suites. Each suite writes a JUnit report; at the end the executed tests
-//! are counted per suite, and a suite with fewer tests than before has failed.
+//! Installs the tools, runs the static checks, then the test suites, and fuzzing beside them. Each suite writes a JUnit report; at the end the
+//! executed tests are counted per suite, and a suite with fewer tests than before has failed.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 
 use crate::dependency_policy;
+use crate::fuzz_step::FuzzStep;
 use crate::process::{cargo, run, run_and_read, step};
 use crate::secured_bus;
 use crate::test_counts::TestCounts;
@@ -78,6 +79,9 @@ fn run_suites(root: &Path, tools: &Tools, accept_counts: bool) -> anyhow::Result
 
     step("build", || run(cargo(root, ["build", "--all-targets", "--quiet"]).args(BUILD)))?;
     let mut counts = TestCounts::with_suites(rust_suites(&workspace));
+    // Beside the suites, which mostly wait.
+    let fuzzing = FuzzStep::start(&target.join("debug/fuzz"), &reports.join("fuzz.txt"), &[])?;
+    let mut fuzzing = Some(fuzzing);
     let mut failed = Vec::new();
     // A failed suite does not stop the others: one run shows every failure.
     let mut suite = |name: &str, work: &mut dyn FnMut() -> anyhow::Result<()>| {
@@ -122,6 +126,12 @@ fn run_suites(root: &Path, tools: &Tools, accept_counts: bool) -> anyhow::Result
         drop(mongod);
         counts.read_junit("javascript", &junit)?;
         result
+    });
+
+    suite("fuzz, a minute of CPU time for each target", &mut || {
+        let summary = fuzzing.take().context("fuzzing has ended")?.finish();
+        counts.add_fuzz_targets(summary.as_ref().map_or(0, |summary| summary.targets));
+        summary.map(drop)
     });
 
     println!("\n{counts}");

@@ -160,7 +160,15 @@ fn python(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
         run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
         run(Command::new(folder.join("bin/pip"))
             .args(["install", "--quiet", "--disable-pip-version-check", "--requirement"])
-            .arg(&list))
+            .arg(&list))?;
+        let requirements = std::fs::read_to_string(&list).context("failed to read the list of Python packages")?;
+        let celery = requirements.lines().find(|line| line.starts_with("celery=="));
+        // Only the source package has the example that a test runs.
+        run(Command::new(folder.join("bin/pip"))
+            .args(["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", "celery"])
+            .arg(celery.context("celery is not in the list of Python packages")?)
+            .arg("--dest")
+            .arg(folder.join("sources")))
     })?;
     Ok(folder.join("bin/python"))
 }

@@ -26,6 +26,6 @@ mod tls;
 pub use connection::Timeouts;
 pub use engine::{StorageError, StorageLocation};
 pub use profile::{ProfileName, ServiceProfile};
-pub use server::{Broker, Config, Error};
+pub use server::{Broker, Config, DEFAULT_MAX_CONNECTIONS, Error};
 pub use tier::ServiceTier;
 pub use tls::{Error as TlsError, TlsFiles};

@@ -1,17 +1,20 @@
 //! The broker's ports, which all serve the same: accepts connections up to a limit, and detects AMQP, TLS, HTTP and AMQP over WebSocket by
-//! their first bytes.
+//! their first bytes. `refusal` tells peers why they are not served.
+
+mod refusal;
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -56,6 +59,9 @@ enum WireProtocol {
     WebSocket,
 }
 
+/// Connections over the limit that are told so at the same time; those beyond are closed at once.
+const MAX_REFUSALS: usize = 64;
+
 /// File descriptors besides connections: store files, pipes, and a reserve for other code in the process.
 const OTHER_DESCRIPTORS: u64 = 1_000;
 
@@ -75,7 +81,7 @@ pub(crate) fn raise_open_file_limit(connections: usize) {
 impl Listener {
     /// Accepts until `shutdown`, then waits until every connection is closed.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        let permits = Arc::new(Semaphore::new(self.max_connections));
+        let permits = Arc::new(ConnectionPermits::new(self.max_connections));
         let tasks = TaskTracker::new();
         let Self { sockets, tls, require_tls, engine, http, settings, .. } = self;
         let handler = ConnectionHandler { tls, require_tls, engine, http, settings, shutdown };
@@ -87,9 +93,46 @@ impl Listener {
     }
 }
 
+/// How many connections are served and refused at the same time.
+struct ConnectionPermits {
+    served: Arc<Semaphore>,
+    refused: Arc<Semaphore>,
+    limit: usize,
+    /// The limit was logged, and no connection was admitted since.
+    is_logged: AtomicBool,
+}
+
+enum Admission {
+    Serve(OwnedSemaphorePermit),
+    Refuse(OwnedSemaphorePermit),
+    Close,
+}
+
+impl ConnectionPermits {
+    fn new(limit: usize) -> Self {
+        let [served, refused] = [limit, MAX_REFUSALS].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { served, refused, limit, is_logged: AtomicBool::new(false) }
+    }
+
+    fn acquire(&self) -> Admission {
+        if let Ok(permit) = Arc::clone(&self.served).try_acquire_owned() {
+            self.is_logged.store(false, Ordering::Relaxed);
+            return Admission::Serve(permit);
+        }
+        // One line for each time that the limit is reached, not for each peer: a peer must not fill the log.
+        if !self.is_logged.swap(true, Ordering::Relaxed) {
+            warn!(limit = self.limit, "connection limit reached; refusing connections until one closes");
+        }
+        match Arc::clone(&self.refused).try_acquire_owned() {
+            Ok(permit) => Admission::Refuse(permit),
+            Err(_) => Admission::Close,
+        }
+    }
+}
+
 impl ConnectionHandler {
     /// Accepts on one address until the shutdown.
-    async fn accept_all(self, socket: TcpListener, permits: Arc<Semaphore>, tasks: TaskTracker) {
+    async fn accept_all(self, socket: TcpListener, permits: Arc<ConnectionPermits>, tasks: TaskTracker) {
         loop {
             // cancel-safe: accept
             let accepted = tokio::select! {
@@ -101,16 +144,23 @@ impl ConnectionHandler {
                     warn!(error = %error, "failed to accept connection; retrying");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
-                Ok((stream, _)) => match Arc::clone(&permits).try_acquire_owned() {
-                    // Closing at once tells the peer more than a connection that nobody serves.
-                    Err(_) => warn!("connection refused: connection limit reached"),
-                    Ok(permit) => {
+                Ok((stream, _)) => match permits.acquire() {
+                    Admission::Serve(permit) => {
                         let handler = self.clone();
                         tasks.spawn(async move {
                             handler.handle(stream).await;
                             drop(permit);
                         });
                     }
+                    Admission::Refuse(permit) => {
+                        let (handler, limit) = (self.clone(), permits.limit);
+                        tasks.spawn(async move {
+                            handler.refuse_over_limit(stream, limit).await;
+                            drop(permit);
+                        });
+                    }
+                    // Many are being refused: closing at once tells a peer more than a connection that nobody serves.
+                    Admission::Close => {}
                 },
             }
         }
@@ -123,7 +173,7 @@ impl ConnectionHandler {
         match (protocol, &self.tls) {
             (WireProtocol::Tls, Some(tls)) => Box::pin(self.handle_tls(tls, stream)).await,
             (WireProtocol::Tls, None) => debug!("connection closed: peer uses TLS, but no certificate is configured"),
-            (protocol, _) if self.require_tls => refuse_plain(&protocol, stream).await,
+            (protocol, _) if self.require_tls => refusal::refuse_plain(&protocol, stream).await,
             (protocol, _) => self.serve(&protocol, stream, false).await,
         }
     }
@@ -199,22 +249,6 @@ impl ConnectionHandler {
     }
 }
 
-/// Tells a peer without TLS what is required, in its own protocol.
-async fn refuse_plain(protocol: &WireProtocol, mut stream: PrefixedStream<TcpStream>) {
-    const HTTP_REFUSAL: &[u8] =
-        b"HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-type: text/plain\r\ncontent-length: 33\r\n\r\nTLS is required: use https://...\n";
-    let refusal: &[u8] = match protocol {
-        // The protocol header of AMQP over TLS: the peer learns which protocol is expected.
-        WireProtocol::Amqp => b"AMQP\x02\x01\x00\x00",
-        WireProtocol::Http | WireProtocol::WebSocket => HTTP_REFUSAL,
-        WireProtocol::Tls => return,
-    };
-    debug!("connection refused: TLS is required");
-    let _ = timeout(REFUSAL_TIMEOUT, stream.write_all(refusal)).await;
-}
-
-/// For a peer to read why it is refused.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const TLS_HANDSHAKE: u8 = 0x16;
 const HTTP_VERBS: [&[u8]; 7] = [b"GET ", b"PUT ", b"DELE", b"POST", b"HEAD", b"OPTI", b"PATC"];
 

@@ -51,6 +51,9 @@ pub struct Config {
     pub test_token: Option<String>,
 }
 
+/// The service allows 5,000 per namespace; the rest is for administration.
+pub const DEFAULT_MAX_CONNECTIONS: usize = 6_000;
+
 /// Enough to keep many peers busy at once, and little compared with the messages themselves.
 const MAX_OUTGOING: usize = 64 << 20;
 
@@ -68,8 +71,7 @@ impl Config {
             keys: None,
             tier: ServiceTier::Standard,
             limits: BrokerLimits { max_outgoing: MAX_OUTGOING, ..BrokerLimits::default() },
-            // The service allows 5,000 per namespace; the rest is for administration.
-            max_connections: 6_000,
+            max_connections: DEFAULT_MAX_CONNECTIONS,
             timeouts: Timeouts::default(),
             profile: ServiceProfile::default(),
             test_token: None,
@@ -178,12 +180,7 @@ impl Broker {
             configured,
         };
         let page_access = Arc::new(PageAccess::new(keys.clone()));
-        let page = BrokerPage {
-            engine: engine.clone(),
-            clock: Arc::clone(&clock),
-            access: Arc::clone(&page_access),
-            tier: config.tier,
-        };
+        let page = BrokerPage::new(engine.clone(), Arc::clone(&clock), Arc::clone(&page_access), config.tier);
         let http = http::Config {
             test_token: config.test_token,
             header_timeout: config.timeouts.handshake,

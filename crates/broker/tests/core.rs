@@ -14,6 +14,8 @@ mod expiry;
 mod fixture;
 #[path = "core/forwarding.rs"]
 mod forwarding;
+#[path = "core/idle_deletion.rs"]
+mod idle_deletion;
 #[path = "core/message_locks.rs"]
 mod message_locks;
 #[path = "core/model.rs"]

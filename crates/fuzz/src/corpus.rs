@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-fn folder(target: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
+/// The folder of this repository's inputs.
+pub fn corpus_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
 /// In the order of their names. A target without a folder has none.
 pub fn load_corpus(target: &str) -> io::Result<Vec<Vec<u8>>> {
-    let entries = match fs::read_dir(folder(target)) {
+    let entries = match fs::read_dir(corpus_folder().join(target)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         entries => entries?,
     };
@@ -18,9 +19,9 @@ pub fn load_corpus(target: &str) -> io::Result<Vec<Vec<u8>>> {
     paths.iter().map(fs::read).collect()
 }
 
-/// Adds an input to the corpus and returns its file. The name is a digest of the content: the same input is kept once.
-pub fn save_finding(target: &str, input: &[u8]) -> io::Result<PathBuf> {
-    let folder = folder(target);
+/// Adds an input to a folder of inputs by target, such as [`corpus_folder`], and returns its file. The name is a digest of the content: the same input is kept once.
+pub fn save_finding(folder: &Path, target: &str, input: &[u8]) -> io::Result<PathBuf> {
+    let folder = folder.join(target);
     fs::create_dir_all(&folder)?;
     // FNV-1a: a name for a file, not a protection.
     let digest = input

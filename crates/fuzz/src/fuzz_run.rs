@@ -4,14 +4,17 @@ use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::time::{ClockId, clock_gettime};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::mutation::mutate;
 use crate::targets::FuzzTarget;
 
-/// An input may take this long. The slowest targets use sockets and take a few milliseconds.
+/// CPU time that one input may take. The slowest targets use sockets and take a few milliseconds.
 const SLOW: Duration = Duration::from_secs(2);
+/// Time that one input may take. A process of low priority waits for a core, so this is much longer than the CPU time.
+const BLOCKED: Duration = Duration::from_secs(30);
 /// Resident memory of the whole process. Most of it is the broker of one target.
 const MAX_RESIDENT_BYTES: u64 = 1 << 30;
 const MEMORY_CHECK_INTERVAL: u64 = 256;
@@ -21,7 +24,8 @@ const MAX_FINDINGS: usize = 5;
 /// When a run ends; at the first of both.
 #[derive(Clone, Copy, Debug)]
 pub struct RunLimit {
-    pub time: Duration,
+    /// Of this process. Time alone would say little about a run beside other work.
+    pub cpu_time: Duration,
     pub executions: u64,
 }
 
@@ -81,14 +85,14 @@ impl<'a> FuzzRun<'a> {
     /// All seeds and the corpus as they are, then mutations of them.
     pub fn run(mut self, limit: RunLimit) -> FuzzSummary {
         record_panics();
-        let started = Instant::now();
+        let started = cpu_time();
         let mut summary =
             FuzzSummary { executions: 0, findings: vec![], slowest: Duration::ZERO, resident_bytes: resident_bytes() };
         let inputs = self.inputs.clone();
         for input in &inputs {
             self.run_input(input, &mut summary);
         }
-        while started.elapsed() < limit.time
+        while cpu_time().saturating_sub(started) < limit.cpu_time
             && summary.executions < limit.executions
             && summary.findings.len() < MAX_FINDINGS
         {
@@ -102,13 +106,13 @@ impl<'a> FuzzRun<'a> {
 
     fn run_input(&mut self, input: &[u8], summary: &mut FuzzSummary) {
         (self.before)(input);
-        let started = Instant::now();
+        let (started, cpu_before) = (Instant::now(), cpu_time());
         let ran = catch_unwind(AssertUnwindSafe(|| (self.target.run)(input)));
-        let took = started.elapsed();
+        let (took, used) = (started.elapsed(), cpu_time().saturating_sub(cpu_before));
         summary.executions += 1;
         summary.slowest = summary.slowest.max(took);
         let panicked = take_panic().or_else(|| ran.is_err().then(|| "panicked".to_owned()));
-        let slow = (took > SLOW).then(|| format!("took {took:?}"));
+        let slow = (used > SLOW || took > BLOCKED).then(|| format!("took {took:?}, {used:?} of CPU time"));
         if summary.executions.is_multiple_of(MEMORY_CHECK_INTERVAL) {
             summary.resident_bytes = summary.resident_bytes.max(resident_bytes());
         }
@@ -118,6 +122,11 @@ impl<'a> FuzzRun<'a> {
             summary.findings.push(Finding { input: input.to_vec(), problem });
         }
     }
+}
+
+/// CPU time of this process: targets also work on threads of servers.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
 /// 0 where the system does not tell.

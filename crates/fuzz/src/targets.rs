@@ -6,6 +6,7 @@ mod events;
 mod read_models;
 mod sockets;
 mod text;
+mod tokens;
 
 use amqp::message::{Header, MessageWriter, Properties};
 use bytes::BytesMut;
@@ -121,6 +122,34 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: sockets::send_to_broker,
     },
     FuzzTarget {
+        name: "page-requests",
+        reads: "requests to the broker's page, with its token, over a socket",
+        seeds: sockets::page_requests,
+        dictionary: sockets::PAGE_WORDS,
+        run: sockets::send_to_page,
+    },
+    FuzzTarget {
+        name: "jwts",
+        reads: "tokens of clients of the broker: JWTs and shared access signatures",
+        seeds: tokens::tokens,
+        dictionary: tokens::TOKEN_WORDS,
+        run: tokens::verify_token,
+    },
+    FuzzTarget {
+        name: "token-replies",
+        reads: "replies of token endpoints, as a client",
+        seeds: tokens::replies,
+        dictionary: tokens::REPLY_WORDS,
+        run: tokens::read_reply,
+    },
+    FuzzTarget {
+        name: "proxy-replies",
+        reads: "replies of proxies to CONNECT, as a client",
+        seeds: tokens::proxy_replies,
+        dictionary: tokens::PROXY_WORDS,
+        run: tokens::read_proxy_reply,
+    },
+    FuzzTarget {
         name: "journal-records",
         reads: "records of the broker's journal",
         seeds: data_folder::records,
@@ -136,8 +165,31 @@ pub const TARGETS: &[FuzzTarget] = &[
     },
 ];
 
+/// Targets with a defect on purpose: they show that a finding fails a run. No run includes them unless it names them.
+const PLANTED: &[FuzzTarget] = &[
+    FuzzTarget {
+        name: "planted-panic",
+        reads: "nothing: panics on some inputs",
+        seeds: || vec![b"seed".to_vec()],
+        dictionary: &[],
+        run: |data| assert!(data.first() == Some(&b's'), "planted panic"),
+    },
+    FuzzTarget {
+        name: "planted-abort",
+        reads: "nothing: ends the process on some inputs",
+        seeds: || vec![b"seed".to_vec()],
+        dictionary: &[],
+        run: |data| {
+            if data.first() != Some(&b's') {
+                std::process::abort();
+            }
+        },
+    },
+];
+
+/// A target by its name, planted defects included.
 pub fn find_target(name: &str) -> Option<&'static FuzzTarget> {
-    TARGETS.iter().find(|target| target.name == name)
+    TARGETS.iter().chain(PLANTED).find(|target| target.name == name)
 }
 
 /// Constructors of compound values, with small and with false lengths.

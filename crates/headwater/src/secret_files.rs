@@ -10,6 +10,9 @@ use std::time::Duration;
 /// The kubelet needs up to a minute to update a mounted Secret, so this adds little.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
+/// Pods of a deployment see a new Secret at about the same time; they restart their services one after the other within this time.
+const MAX_JITTER: Duration = Duration::from_secs(10);
+
 /// The files and their contents as they were read. Only hashes are kept.
 pub(crate) struct SecretFiles {
     known: BTreeMap<PathBuf, Option<u64>>,
@@ -27,7 +30,13 @@ impl SecretFiles {
         }
     }
 
-    /// Waits until the content of a file changes. A file that cannot be read counts as unchanged: it is about to be replaced.
+    fn record_contents(&mut self) {
+        for (file, known) in &mut self.known {
+            *known = hash(file).or(*known);
+        }
+    }
+
+    /// Waits until the content of a file changes, and a random time more: pods must not restart together. A file that cannot be read counts as unchanged: it is about to be replaced.
     pub(crate) async fn changed(&mut self) {
         loop {
             tokio::time::sleep(INTERVAL).await;
@@ -37,6 +46,9 @@ impl SecretFiles {
             let changed: Vec<_> = self.known.iter().filter_map(is_new).collect();
             if !changed.is_empty() {
                 self.known.extend(changed);
+                tokio::time::sleep(MAX_JITTER.mul_f64(rand::random())).await;
+                // The configuration is read after this: a file that changed again is read in its last version.
+                self.record_contents();
                 return;
             }
         }
@@ -65,7 +77,26 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert!(tokio::time::timeout(Duration::from_secs(60), files.changed()).await.is_err(), "about to be replaced");
         std::fs::write(&file, "two").unwrap();
+        let started = tokio::time::Instant::now();
         files.changed().await;
+        assert!(started.elapsed() <= INTERVAL + MAX_JITTER);
         assert!(tokio::time::timeout(Duration::from_secs(60), files.changed()).await.is_err(), "reported once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_report_the_same_change_at_different_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("uri");
+        std::fs::write(&file, "one").unwrap();
+        let mut pods = [(); 3].map(|()| SecretFiles::new(std::slice::from_ref(&file)));
+        std::fs::write(&file, "two").unwrap();
+        let started = tokio::time::Instant::now();
+        let report = async |pod: &mut SecretFiles| {
+            pod.changed().await;
+            started.elapsed()
+        };
+        let [first, second, third] = &mut pods;
+        let (first, second, third) = tokio::join!(report(first), report(second), report(third));
+        assert!(first != second && second != third && first != third, "{first:?} {second:?} {third:?}");
     }
 }

@@ -21,6 +21,7 @@ use crate::http_client::{self, HttpEndpoint};
 use crate::{Config, ConnectionString, ConnectionStringError, ProxySettings, cbs, entra, tls};
 
 const VERSION: &str = "2021-05";
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
 /// The service uses separate ports for AMQP over TLS and for HTTPS. Our broker serves both on one port.
 const AMQPS: u16 = 5671;
 const HTTPS: u16 = 443;
@@ -144,7 +145,7 @@ impl AdministrationClient {
             }
             error => Error::Http { authority, source: error },
         };
-        let (status, body) = self.endpoint.exchange(request).await.map_err(failed)?;
+        let (status, body) = self.endpoint.exchange(request, MAX_RESPONSE_BYTES).await.map_err(failed)?;
         let text = String::from_utf8_lossy(&body).into_owned();
         if status == StatusCode::OK || status == StatusCode::CREATED {
             return Ok(text);

@@ -16,8 +16,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::proxy::ProxySettings;
 
-const MAX_RESPONSE_BYTES: usize = 4 << 20;
-
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     #[error("failed to connect")]
@@ -37,21 +35,25 @@ pub(crate) struct HttpEndpoint {
 }
 
 impl HttpEndpoint {
-    /// Status and body. The request must say `connection: close`.
-    pub(crate) async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), Error> {
+    /// Status and body, which may have `max_bytes`. The request must say `connection: close`.
+    pub(crate) async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        max_bytes: usize,
+    ) -> Result<(StatusCode, Bytes), Error> {
         let connect = |error| Error::Connect(Arc::new(error));
         let stream = self.proxies.connect(&self.authority).await.map_err(connect)?;
         match &self.tls {
-            None => send(stream, request).await,
+            None => send(stream, request, max_bytes).await,
             Some((connector, name)) => {
                 let shaken = connector.connect(name.clone(), stream).await;
-                send(shaken.map_err(|error| Error::Tls(Arc::new(error)))?, request).await
+                send(shaken.map_err(|error| Error::Tls(Arc::new(error)))?, request, max_bytes).await
             }
         }
     }
 }
 
-async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), Error>
+async fn send<S>(stream: S, request: Request<Full<Bytes>>, max_bytes: usize) -> Result<(StatusCode, Bytes), Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -60,7 +62,7 @@ where
     tokio::spawn(connection);
     let answer = sender.send_request(request).await.map_err(http_error)?;
     let status = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_RESPONSE_BYTES).collect().await.map_err(http_error)?;
+    let body = Limited::new(answer.into_body(), max_bytes).collect().await.map_err(http_error)?;
     Ok((status, body.to_bytes()))
 }
 

@@ -61,6 +61,8 @@ pub use http_client::Error as HttpError;
 pub use message::{EncodedMessage, Message, ReceivedMessage};
 pub use message_browser::MessageBrowser;
 pub use pipelined_sender::PipelinedSender;
+#[doc(hidden)]
+pub use proxy::read_status as read_proxy_status;
 pub use proxy::{Error as ProxyError, ProxySettings};
 pub use receiver::Receiver;
 pub use sender::{MessageBatch, Sender};

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// A proxy replies with a status line and a few headers.
@@ -103,18 +103,26 @@ impl Proxy {
             self.credential.as_ref().map_or(String::new(), |value| format!("Proxy-Authorization: {value}\r\n"));
         let request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{credential}\r\n");
         stream.write_all(request.as_bytes()).await?;
-        let head = read_head(&mut stream).await.map_err(|error| failed(error.to_string()))?;
-        let status = head.split_whitespace().nth(1).unwrap_or_default();
-        match status {
-            "200" => Ok(stream),
-            "407" => Err(failed("it refuses the user and password (status 407); check `HTTPS_PROXY`".to_owned())),
+        match read_status(&mut stream).await.map_err(|error| failed(error.to_string()))? {
+            200 => Ok(stream),
+            407 => Err(failed("it refuses the user and password (status 407); check `HTTPS_PROXY`".to_owned())),
             status => Err(failed(format!("it refuses a connection to `{authority}` (status {status})"))),
         }
     }
 }
 
+/// The status of a proxy's reply to `CONNECT`. Public for fuzzing.
+#[doc(hidden)]
+pub async fn read_status(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<u16> {
+    let head = read_head(stream).await?;
+    let mut words = head.split_whitespace();
+    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
+    let status = words.next().and_then(|status| status.parse().ok());
+    status.filter(|_| is_http).ok_or_else(|| io::Error::other("its reply is not HTTP"))
+}
+
 /// Byte by byte: what follows the head belongs to the peer behind the proxy.
-async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= MAX_HEAD {
@@ -202,6 +210,24 @@ mod tests {
         for invalid in ["https://proxy:3128", "http://proxy", "http://:1", "socks5://proxy:1", "http://a b:1"] {
             let error = settings(invalid, "").unwrap_err().to_string();
             assert!(error.contains("HTTPS_PROXY") && !error.contains("proxy:3128"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_status_line_is_an_answer_of_a_proxy() {
+        let long = format!("HTTP/1.1 200 {}", "a".repeat(MAX_HEAD));
+        for (reply, expected) in [
+            ("HTTP/1.1 200 Connection established\r\n\r\nrest", Some(200)),
+            ("HTTP/1.0 407 No\r\nx: y\r\n\r\n", Some(407)),
+            ("HTTP/1.1 2000000 x\r\n\r\n", None),
+            ("HTTP/1.1 -200\r\n\r\n", None),
+            ("SSH-2.0 200 x\r\n\r\n", None),
+            ("HTTP/1.1 200 cut off", None),
+            ("\r\n\r\n", None),
+            (&long, None),
+        ] {
+            let read = read_status(&mut reply.as_bytes()).await;
+            assert_eq!(read.ok(), expected, "{:.40}", reply);
         }
     }
 

@@ -16,6 +16,8 @@ use crate::core::Timestamp;
 pub(crate) enum TokenError {
     #[error("MalformedToken: the token is neither a SharedAccessSignature nor a JWT of an accepted issuer")]
     Malformed,
+    #[error("MalformedToken: the token is longer than 16 KiB")]
+    TooLong,
     #[error("ExpiredToken: the token is expired")]
     Expired,
     #[error("InvalidAudience: the token is for another resource")]
@@ -30,6 +32,8 @@ pub(crate) enum TokenError {
     NoRole,
 }
 
+/// Tokens of Entra ID have a few kilobytes. Longer ones are refused before they are parsed.
+const MAX_TOKEN_BYTES: usize = 16 << 10;
 const PREFIX: &str = "SharedAccessSignature ";
 const MANAGEMENT: &str = "/$management";
 
@@ -42,6 +46,11 @@ struct TokenFields<'a> {
 }
 
 impl AccessKeys {
+    /// Whether a token gives any right on a path.
+    pub fn accepts(&self, token: &str, path: &str, now: Timestamp) -> bool {
+        self.verify(token, path, now, &[]).is_ok()
+    }
+
     /// Verifies a token for a path; `rules` are those of the entities at the path, by entity.
     pub(crate) fn verify(
         &self,
@@ -50,6 +59,9 @@ impl AccessKeys {
         now: Timestamp,
         rules: &[(String, AuthorizationRule)],
     ) -> Result<AccessGrant, TokenError> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(TokenError::TooLong);
+        }
         let path = normalize(path);
         if let Some(issuer) = self.entra.as_ref().filter(|_| EntraIssuer::is_jwt(token)) {
             return issuer.verify(token, &path, now);
@@ -168,6 +180,15 @@ mod tests {
         for malformed in ["", "Bearer x", "SharedAccessSignature sr=a", &TOKEN.replace("sig=", "sig=%zz")] {
             assert_eq!(verify(malformed, "orders", NOW), TokenError::Malformed, "{malformed}");
         }
+    }
+
+    #[test]
+    fn a_token_over_16_kib_is_refused_before_it_is_parsed() {
+        // Valid but for its length: the last field is not read.
+        let token = |length: usize| format!("{TOKEN}&x={}", "a".repeat(length - TOKEN.len() - 3));
+        assert!(keys().verify(&token(MAX_TOKEN_BYTES), "orders", NOW, &[]).is_ok());
+        let refused = keys().verify(&token(MAX_TOKEN_BYTES + 1), "orders", NOW, &[]);
+        assert_eq!(refused, Err(TokenError::TooLong));
     }
 
     #[test]

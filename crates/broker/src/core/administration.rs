@@ -61,6 +61,7 @@ impl Core {
         self.insert_entity(Entity::new(&record, description));
         self.insert_first_rules(record.id, rules);
         self.set_history_timer(record.id, call.now);
+        self.set_idle_timer(record.id);
         Ok(record.id)
     }
 
@@ -96,6 +97,7 @@ impl Core {
             self.detach_all(call, id, &error);
         }
         self.apply_forwarding(call, id);
+        self.set_idle_timer(id);
         Ok(())
     }
 
@@ -107,6 +109,10 @@ impl Core {
     pub fn delete(&mut self, call: &mut CallContext<'_>, path: &str) -> Result<(), Error> {
         self.handle_due_timers(call);
         let id = self.find_entity(path)?;
+        self.delete_entity(call, id)
+    }
+
+    pub(super) fn delete_entity(&mut self, call: &mut CallContext<'_>, id: EntityId) -> Result<(), Error> {
         // Subscriptions first, so that no record refers to a deleted topic.
         let mut ids = self.entities[&id].subscriptions.clone();
         ids.push(id);

@@ -64,6 +64,7 @@ impl Core {
         max: usize,
     ) -> Result<Vec<PeekedMessage>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         let entity = self.entities.get(&queue.entity).ok_or_else(super::deleted_error)?;
         let session = filter.session.as_deref();
         let mut found = match &entity.egress {

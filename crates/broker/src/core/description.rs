@@ -79,7 +79,7 @@ pub struct CommonEntityProperties {
     /// `None`: messages without their own time to live never expire.
     #[serde(with = "optional_millis")]
     pub default_message_time_to_live: Option<Duration>,
-    /// `None`: never. Stored and returned, but not implemented.
+    /// `None`: never.
     #[serde(with = "optional_millis")]
     pub auto_delete_on_idle: Option<Duration>,
     pub enable_batched_operations: bool,

@@ -20,6 +20,8 @@ pub(super) struct Entity {
     pub(super) updated_at: Timestamp,
     /// When a receiver last attached. Not stored.
     pub(super) attached_at: Option<Timestamp>,
+    /// When a client last used it, for [`idle_deletion`](super::idle_deletion). Not stored.
+    pub(super) used_at: Timestamp,
     /// The topic of a subscription.
     pub(super) topic: Option<EntityId>,
     /// The subscriptions of a topic.
@@ -141,6 +143,7 @@ impl Entity {
             created_at: record.created_at,
             updated_at: record.updated_at,
             attached_at: None,
+            used_at: record.updated_at,
             topic: record.topic,
             subscriptions: Vec::new(),
             rules: if record.topic.is_some() {
@@ -173,6 +176,7 @@ impl Entity {
         }
         self.description = description;
         self.updated_at = now;
+        self.used_at = self.used_at.max(now);
     }
 
     pub(super) fn counts(&self) -> EntityCounts {

@@ -56,6 +56,7 @@ impl Core {
         max: usize,
     ) -> Result<Vec<PeekedMessage>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         let mut found = self.queue(queue)?.peek(session, from.counter(), max, |_| true);
         let is_wanted = |own: Option<&str>| session.is_none_or(|session| own == Some(session));
         found.extend(self.peek_scheduled(queue, from.counter(), max, is_wanted));
@@ -91,6 +92,7 @@ impl Core {
         mode: ReceiveMode,
     ) -> Result<Vec<MessageDelivery>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         self.queue_context(call, queue)?.receive_deferred(session, sequences, mode)
     }
 
@@ -102,6 +104,7 @@ impl Core {
         session: &str,
     ) -> Result<Option<Bytes>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         let context = self.queue_context(call, queue)?;
         let slot = context.locked_session(session)?;
         let state = context.queue.sessions.get(slot).state.as_ref();
@@ -117,6 +120,7 @@ impl Core {
         state: Option<Bytes>,
     ) -> Result<(), Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         let limit = self.state.limits.max_message_size;
         if let Some(size) = state.as_ref().map(Bytes::len).filter(|size| *size > limit) {
             return Err(Error::MessageTooLarge { size, limit });
@@ -138,6 +142,7 @@ impl Core {
         top: usize,
     ) -> Result<Vec<Arc<str>>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         let queue = self.queue(queue)?;
         if !queue.policy.sessions {
             return Err(Error::NotAllowed("the entity has no sessions"));
@@ -159,6 +164,7 @@ impl Core {
         max: usize,
     ) -> Result<usize, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         self.queue_context(call, queue)?.delete_messages(session, before, max.min(MAX_DELETED))
     }
 }

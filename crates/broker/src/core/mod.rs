@@ -12,7 +12,7 @@
 //!    subscriptions get it, by their rules) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`LinkEffect::Deliver`]) → `settle`
 //!    (completed, unlocked, deferred or dead-lettered). `transactions`: several of these at once.
 //! 4. What happens later: `timers`, `session_lock`, `undeliverable_messages`, `dead_letter`, `scheduled_messages`,
-//!    `forwarding`.
+//!    `forwarding`, `idle_deletion`.
 //! 5. Administration: `administration`, `rules`, `name`, `management`, `management_links`. For a
 //!    person: `browse`, `operator_changes`.
 //! 6. Restart and disk space: `record` (the journal's records) → `replay`, `snapshot`, `compaction`.
@@ -38,6 +38,7 @@ mod error;
 mod expiry_time;
 mod forwarding;
 mod id;
+mod idle_deletion;
 mod management;
 mod management_links;
 mod name;
@@ -143,6 +144,7 @@ impl Core {
         filter: SessionFilter,
     ) -> Result<AttachResult, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         let path = self.entities.get_mut(&queue.entity).map(|entity| {
             entity.attached_at = Some(call.now);
             entity.path.clone()
@@ -177,6 +179,9 @@ impl Core {
     /// Removes a receiver, management or coordinator link that detached or lost its connection. Ignores unknown links.
     pub fn detach(&mut self, call: &mut CallContext<'_>, link: CoreLinkId) {
         self.handle_due_timers(call);
+        if let Some(queue) = self.queue_of(link) {
+            self.record_use(queue.entity, call.now);
+        }
         if let Some(mut context) = self.queue_context_of_link(call, link) {
             return context.detach(link);
         }
@@ -194,6 +199,7 @@ impl Core {
         outcome: &SettlementOutcome,
     ) -> Result<Vec<LockToken>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         self.queue_context(call, queue)?.settle(tokens, outcome)
     }
 
@@ -211,6 +217,7 @@ impl Core {
         tokens: &[LockToken],
     ) -> Result<Vec<Timestamp>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         self.queue_context(call, queue)?.renew(tokens)
     }
 
@@ -222,6 +229,7 @@ impl Core {
         session: &str,
     ) -> Result<Timestamp, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         self.queue_context(call, queue)?.renew_session(session)
     }
 
@@ -271,9 +279,13 @@ impl Core {
             Timer::Expiry(queue) => self.with_queue_context(call, queue, |context| context.expire_messages()),
             Timer::Retry(queue) => self.with_queue_context(call, queue, |context| context.retry()),
             Timer::Forward(queue) => self.forward_messages(call, queue),
-            Timer::ScheduledMessages(entity) => self.activate_due_messages(call, entity),
+            Timer::ScheduledMessages(entity) => {
+                self.record_use(entity, call.now);
+                self.activate_due_messages(call, entity);
+            }
             Timer::Transactions => self.expire_transactions(call),
             Timer::History(entity) => self.sweep_history(call, entity),
+            Timer::Idle(entity) => self.delete_if_idle(call, entity),
         }
     }
 

@@ -83,6 +83,9 @@ impl Core {
             }
             self.set_schedule_timer(id, None);
             self.set_history_timer(id, now);
+            // Uses before the stop are not stored.
+            self.record_use(id, now);
+            self.set_idle_timer(id);
         }
     }
 

@@ -62,6 +62,7 @@ impl Core {
         }
         self.state.append_record(call, &JournalRecord::RuleRemoved { subscription: id, name })?;
         self.take_rule(id, name);
+        self.record_use(id, call.now);
         Ok(())
     }
 
@@ -151,6 +152,7 @@ impl Core {
         self.state.append_record(call, &JournalRecord::Rule(record))?;
         let rule = Arc::new(rule);
         self.put_rule(id, Arc::clone(&rule));
+        self.record_use(id, call.now);
         Ok(rule)
     }
 

@@ -52,6 +52,7 @@ impl Core {
         messages: &[IncomingMessage],
     ) -> Result<Vec<Option<SequenceNumber>>, Error> {
         self.handle_due_timers(call);
+        self.record_use(entity, call.now);
         self.check_send(entity, messages)?;
         let routes = self.route_messages(call.now, entity, messages);
         self.check_copies(entity, &routes)?;

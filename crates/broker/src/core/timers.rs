@@ -24,6 +24,8 @@ pub(super) enum Timer {
     Transactions,
     /// The duplicate history is swept.
     History(EntityId),
+    /// An entity may be idle for too long.
+    Idle(EntityId),
 }
 
 #[derive(Debug, Default)]

@@ -137,6 +137,7 @@ impl Core {
         messages: Vec<IncomingMessage>,
     ) -> Result<(), Error> {
         self.handle_due_timers(call);
+        self.record_use(entity, call.now);
         self.check_scope(id, scope)?;
         self.check_send(entity, &messages)?;
         let bytes = messages.iter().map(|message| message.body.len()).sum();
@@ -156,6 +157,7 @@ impl Core {
         outcome: SettlementOutcome,
     ) -> Result<Vec<LockToken>, Error> {
         self.handle_due_timers(call);
+        self.record_use(queue.entity, call.now);
         self.check_scope(id, scope)?;
         let context = self.queue_context(call, queue)?;
         context.check_outcome(&outcome)?;

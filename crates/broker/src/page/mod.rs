@@ -21,6 +21,7 @@ mod queries;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -30,6 +31,8 @@ use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tracing::info;
 
 pub(crate) use access::PageAccess;
@@ -38,6 +41,10 @@ use crate::ServiceTier;
 use crate::core::{self, CallContext, Core};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped};
 
+/// Reads at once: each may hold some megabytes of messages.
+const MAX_READS: usize = 16;
+/// How long a read waits for others to end.
+const READ_WAIT: Duration = Duration::from_secs(5);
 const PREFIX: &str = "/$page/";
 /// A message of the largest tier, encoded, with its properties.
 pub(crate) const MAX_BODY: usize = 3 << 20;
@@ -45,10 +52,12 @@ pub(crate) const MAX_BODY: usize = 3 << 20;
 /// Serves the page. Cheap to clone.
 #[derive(Clone)]
 pub struct BrokerPage {
-    pub(crate) engine: EngineHandle,
-    pub(crate) clock: Arc<BrokerClock>,
-    pub(crate) access: Arc<PageAccess>,
-    pub(crate) tier: ServiceTier,
+    engine: EngineHandle,
+    clock: Arc<BrokerClock>,
+    access: Arc<PageAccess>,
+    tier: ServiceTier,
+    /// Permits of reads.
+    reads: Arc<Semaphore>,
 }
 
 /// A request for the page. The token is checked before its body is read.
@@ -93,6 +102,15 @@ impl From<EngineStopped> for PageError {
 }
 
 impl BrokerPage {
+    pub(crate) fn new(
+        engine: EngineHandle,
+        clock: Arc<BrokerClock>,
+        access: Arc<PageAccess>,
+        tier: ServiceTier,
+    ) -> Self {
+        Self { engine, clock, access, tier, reads: Arc::new(Semaphore::new(MAX_READS)) }
+    }
+
     /// The request, if it is for the page. SDKs send an API version with every request, and browsers ask for HTML.
     pub(crate) fn recognize(head: &Parts) -> Option<PageRequest> {
         let path = head.uri.path();
@@ -132,7 +150,7 @@ impl BrokerPage {
         match request {
             PageRequest::File(content_type, body) => build(StatusCode::OK, content_type, body),
             PageRequest::Query(name, _) if name == "access" => respond(Ok(self.describe_access())),
-            PageRequest::Query(name, query) => respond(queries::run(self, &name, &query).await),
+            PageRequest::Query(name, query) => respond(self.query(&name, &query).await),
             PageRequest::Action(name) => {
                 let result = actions::run(self, &name, body).await;
                 if result.is_ok() && name != "check" {
@@ -141,6 +159,14 @@ impl BrokerPage {
                 respond(result)
             }
         }
+    }
+
+    async fn query(&self, name: &str, query: &HashMap<String, String>) -> Result<Value, PageError> {
+        let Ok(Ok(_permit)) = timeout(READ_WAIT, self.reads.acquire()).await else {
+            let text = format!("{MAX_READS} other requests are in progress: try again");
+            return Err(PageError::new(StatusCode::SERVICE_UNAVAILABLE, text));
+        };
+        queries::run(self, name, query).await
     }
 
     fn describe_access(&self) -> Value {
@@ -190,4 +216,30 @@ fn build(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
     web_page::set_security_headers(response.headers_mut());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine;
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_at_once_are_limited() {
+        // An engine that does not answer.
+        let (engine, _inbox) = engine::channel();
+        let access = Arc::new(PageAccess::new(None));
+        let page = BrokerPage::new(engine, Arc::default(), access, ServiceTier::Standard);
+        let read = async |page: &BrokerPage| {
+            page.handle(PageRequest::Query("entities".into(), HashMap::new()), &[]).await.status()
+        };
+        let waiting: Vec<_> = (0..MAX_READS)
+            .map(|_| {
+                let page = page.clone();
+                tokio::spawn(async move { read(&page).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!(read(&page).await, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(waiting.iter().all(|read| !read.is_finished()), "they wait for the engine");
+    }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use admin::{AdminServer, LatencyBuckets, PodHealth, PodSample, PodTelemetry, RunningServer, StatusCache};
 use amqp::frame::ProtocolHeader;
+use broker::core::{EntityDefinition, QueueDescription};
 use broker::{Broker, Config, StorageLocation};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,8 @@ struct Servers {
     _broker: Broker,
     admin: SocketAddr,
     broker: SocketAddr,
+    /// For actions of the broker's page.
+    page_token: String,
 }
 
 /// Started once, for the life of the process: a target is a function.
@@ -64,8 +67,12 @@ static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
     let admin = running.expect("a thread");
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let broker = runtime.block_on(Broker::start(Config::new(loopback, StorageLocation::Ephemeral))).expect("a broker");
-    Servers { admin: admin.address(), broker: broker.address(), _admin: admin, _broker: broker, _runtime: runtime }
+    let mut config = Config::new(loopback, StorageLocation::Ephemeral);
+    config.entities = vec![("q".to_owned(), EntityDefinition::Queue(QueueDescription::default()))];
+    let broker = runtime.block_on(Broker::start(config)).expect("a broker");
+    let page_token = broker.page_url().split_once("#token=").expect("a token").1.to_owned();
+    let (admin_address, address) = (admin.address(), broker.address());
+    Servers { admin: admin_address, broker: address, page_token, _admin: admin, _broker: broker, _runtime: runtime }
 });
 
 pub(super) fn send_to_admin(data: &[u8]) {
@@ -74,6 +81,67 @@ pub(super) fn send_to_admin(data: &[u8]) {
 
 pub(super) fn send_to_broker(data: &[u8]) {
     exchange(SERVERS.broker, data);
+}
+
+/// Stands for the token of the page, which is new in every process.
+const PAGE_TOKEN: &[u8] = b"PAGE-TOKEN";
+
+pub(super) fn send_to_page(data: &[u8]) {
+    let mut request = Vec::with_capacity(data.len() + 32);
+    let mut rest = data;
+    while let Some(at) = rest.windows(PAGE_TOKEN.len()).position(|part| part == PAGE_TOKEN) {
+        request.extend_from_slice(&rest[..at]);
+        request.extend_from_slice(SERVERS.page_token.as_bytes());
+        rest = &rest[at + PAGE_TOKEN.len()..];
+    }
+    request.extend_from_slice(rest);
+    exchange(SERVERS.broker, &request);
+}
+
+pub(super) const PAGE_WORDS: &[&[u8]] = &[
+    b"/$page/api/",
+    b"path=q",
+    b"&from=18446744073709551615",
+    b"&top=4294967296",
+    b"&skip=-1",
+    b"&subqueue=dead-letter",
+    b"&state=scheduled",
+    b"&session=%00",
+    b"\"messages\":[",
+    b"\"sequence\":\"9223372036854775808\"",
+    b"\"copies\":500",
+    b"\"session\":null",
+    b"[[[[[[[[",
+    b"authorization: Bearer PAGE-TOKEN\r\n",
+];
+
+pub(super) fn page_requests() -> Vec<Vec<u8>> {
+    let get = |path: &str| format!("GET /$page/{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    // Mutations change the length of the body; the head ends where the body begins.
+    let post = |name: &str, body: &str| {
+        format!(
+            "POST /$page/api/{name} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer PAGE-TOKEN\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let queries = ["broker.js", "api/access", "api/entities?filter=q&skip=0&top=10", "api/entity?path=q"].map(get);
+    let messages = [
+        "api/messages?path=q&subqueue=main&state=active&from=1&top=5",
+        "api/message?path=q&sequence=1",
+        "api/sessions?path=q",
+        "api/session-state?path=q&session=s",
+        "api/rules?path=t/Subscriptions/s",
+    ];
+    let actions = [
+        post("check", "{}"),
+        post("send", r#"{"path":"q","message":{"body":"x"},"copies":1}"#),
+        post("dead-letter", r#"{"path":"q","messages":[{"sequence":"1"}],"reason":"r","description":"d"}"#),
+        post("resubmit", r#"{"path":"q","subqueue":"dead-letter","messages":[{"sequence":"1","session":"s"}]}"#),
+        post("resubmit-all", r#"{"path":"q","subqueue":"dead-letter","from":"1","last":"2"}"#),
+        post("delete", r#"{"path":"q","messages":[{"sequence":"1"}]}"#),
+        post("purge", r#"{"path":"q","state":"active"}"#),
+    ];
+    queries.into_iter().chain(messages.map(get)).chain(actions).map(String::into_bytes).collect()
 }
 
 /// More than a server may hold a peer that has closed its side.

@@ -63,6 +63,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "profile")]
     profile_seed: u64,
 
+    /// Connections at once. Further ones are refused with the reason
+    #[arg(long, value_name = "NUMBER", default_value_t = broker::DEFAULT_MAX_CONNECTIONS, value_parser = parse_connections)]
+    max_connections: usize,
+
     /// Certificate chain (PEM); the port then also accepts TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -113,6 +117,11 @@ impl From<ProfileChoice> for ProfileName {
             ProfileChoice::Harsh => Self::Harsh,
         }
     }
+}
+
+fn parse_connections(text: &str) -> Result<usize, String> {
+    let number = text.parse::<usize>().ok().filter(|number| (1..=1_000_000).contains(number));
+    number.ok_or_else(|| "must be a number from 1 to 1000000".to_owned())
 }
 
 fn parse_scale(text: &str) -> Result<f64, String> {
@@ -185,6 +194,7 @@ fn broker_config(args: Args) -> anyhow::Result<Config> {
     }
     config.test_token = args.test_token;
     config.create_on_first_use = args.create_on_first_use;
+    config.max_connections = args.max_connections;
     match args.profile.map(ProfileName::from) {
         Some(profile) => {
             config.set_tier(profile.tier());

@@ -1,5 +1,7 @@
 //! `headwater run`: runs one pod.
 
+use futures_util::FutureExt;
+
 use super::shared_args::ConfigArgs;
 use crate::config::Config;
 use crate::exit;
@@ -33,6 +35,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         // Boxed: the future is large, and every command would carry its size.
         match Box::pin(crate::run::run_pod(config, &mut stop, rotated)).await? {
             PodEnd::Stopped => return Ok(()),
+            // A signal that came when the services had just stopped: they do not start again.
+            PodEnd::Reconfigured(_) if stop.recv().now_or_never().is_some() => return Ok(()),
             PodEnd::Reconfigured(rotated) => config = *rotated,
         }
     }

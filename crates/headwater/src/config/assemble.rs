@@ -60,10 +60,31 @@ pub(super) fn build_config(
         audit: build_audit(settings),
         admin: build_admin(settings),
         telemetry: build_telemetry(settings, sources.environment, problems),
-        secret_files: settings.secret_files().map(PathBuf::from).collect(),
+        secret_files: settings.secret_files().map(PathBuf::from).chain(certificate_files(settings)).collect(),
         source,
         source_uri,
     }
+}
+
+/// The certificates that MongoDB URIs name. A client reads them only once, so a new one needs a new client.
+fn certificate_files(settings: &ResolvedSettings) -> impl Iterator<Item = PathBuf> {
+    const OPTIONS: [&str; 2] = ["tlscertificatekeyfile", "tlscafile"];
+    let uris = ["source.uri", "coordination.uri", "read_models.uri"].into_iter().filter_map(|path| settings.text(path));
+    let options = uris.filter_map(|uri| uri.split_once('?')).flat_map(|(_, options)| options.split('&'));
+    let files = options.filter_map(|option| option.split_once('='));
+    let files = files.filter(|(name, _)| OPTIONS.contains(&name.to_lowercase().as_str()));
+    files.filter_map(|(_, file)| percent_decode(file)).map(PathBuf::from)
+}
+
+/// `None` if it is not valid; the driver then refuses the URI.
+fn percent_decode(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 fn build_source(settings: &ResolvedSettings) -> SourceConfig {

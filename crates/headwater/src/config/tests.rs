@@ -292,3 +292,10 @@ fn a_secret_and_its_file_follow_source_precedence() {
     let both = [by_variable[0], by_file[0]];
     assert!(uri(MINIMAL, &both).unwrap_err().contains("set either the secret or its file"));
 }
+
+#[test]
+fn certificates_that_a_uri_names_are_watched() {
+    let uri = "mongodb://a/?tls=true&tlsCAFile=%2Ftmp%2Fca.pem&tlsCertificateKeyFile=/tmp/a%20b.pem&x=y";
+    let config = load(&MINIMAL.replace("mongodb://localhost", uri)).unwrap();
+    assert_eq!(config.secret_files, ["/tmp/ca.pem", "/tmp/a b.pem"].map(std::path::PathBuf::from));
+}

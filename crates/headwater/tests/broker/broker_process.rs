@@ -97,7 +97,7 @@ async fn one_port_serves_amqp_and_administration_with_tls_and_without() {
 }
 
 /// Sends a request over TLS and returns the response.
-async fn request_over_tls(fixture: &BrokerFixture, ca: &Path, request: &[u8]) -> String {
+pub(crate) async fn request_over_tls(fixture: &BrokerFixture, ca: &Path, request: &[u8]) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).expect("a certificate")).expect("an authority");
     let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))

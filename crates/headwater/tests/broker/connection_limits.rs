@@ -7,7 +7,8 @@ use amqp::{Attach, Source, Target};
 use bytes::BytesMut;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::fixture::{BrokerFixture, Bystander};
+use crate::broker_process::{certificates, request_over_tls};
+use crate::fixture::{BrokerFixture, Bystander, request};
 use crate::raw_peer::{self, RawPeer, attach, begin};
 
 /// The test's end of each connection needs a file descriptor too.
@@ -100,4 +101,60 @@ async fn sessions_and_links_per_connection_are_limited() {
     linked.frame(0, &attach(one_more)).await;
     assert_eq!(linked.close_error().await, Some(("end", "amqp:resource-limit-exceeded".into())));
     bystander.assert_served(&fixture, "5,000 sessions and links").await;
+}
+
+/// The condition and the text of the close.
+async fn refusal_of(mut peer: RawPeer) -> (String, String) {
+    peer.until(|frame| matches!(frame, Performative::Open(_))).await;
+    loop {
+        if let Performative::Close(close) = peer.next().await.expect("a close before the end") {
+            let error = close.error.expect("the close has a reason");
+            return (error.condition.as_str().to_owned(), error.description.unwrap_or_default().to_string());
+        }
+    }
+}
+
+const LIMIT_TEXT: &str = "the connection limit of 2 is reached: close connections that are not used, or raise the limit with `--max-connections`";
+
+#[tokio::test]
+async fn a_connection_over_the_limit_is_told_so() {
+    // GIVEN a broker with as many connections as it may have
+    let folder = tempfile::tempdir().expect("a folder");
+    certificates(folder.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (certificate, key) = (file("cert.pem"), file("key.pem"));
+    let arguments = ["--max-connections", "2", "--tls-cert", &certificate, "--tls-key", &key];
+    let fixture = BrokerFixture::with(&arguments).await;
+    let mut served = vec![];
+    for _ in 0..2 {
+        let mut peer = RawPeer::opened(fixture.address).await;
+        peer.until(|frame| matches!(frame, Performative::Open(_))).await;
+        served.push(peer);
+    }
+    // WHEN others connect, THEN each learns why it is refused: AMQP, an SDK-like client with SASL, HTTP, with TLS too
+    let refused = refusal_of(RawPeer::opened(fixture.address).await).await;
+    assert_eq!(refused, ("amqp:resource-limit-exceeded".to_owned(), LIMIT_TEXT.to_owned()));
+    let error = fixture.client().sender("q").send_message(&servicebus::Message::new("x")).await.expect_err("refused");
+    assert!(format!("{error:?}").contains("connection limit of 2"), "{error:?}");
+    let head = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let plain = request(fixture.address, "GET", "/health", "", b"").await;
+    let secured = request_over_tls(&fixture, &folder.path().join("ca.pem"), head).await;
+    for response in [plain, secured] {
+        assert!(response.starts_with("HTTP/1.1 503 ") && response.contains(LIMIT_TEXT), "{response}");
+    }
+    // AND silent peers hold nothing: those that say nothing are closed
+    let mut silent = vec![];
+    for _ in 0..200 {
+        silent.push(RawPeer::connect(fixture.address).await);
+    }
+    for mut peer in silent {
+        assert!(peer.next().await.is_none(), "a silent peer is closed");
+    }
+    // AND when a connection closes, the next one is served
+    drop(served.pop());
+    testkit::wait::wait_for("a free place", Duration::from_secs(30), async || {
+        let response = request(fixture.address, "GET", "/health", "", b"").await;
+        if response.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(response) }
+    })
+    .await;
 }

@@ -1,7 +1,7 @@
 //! Requests to the broker's HTTP.
 
 use crate::exchange::{http, send_all};
-use crate::processes::{broker_memory, start_broker};
+use crate::processes::{SOON, broker_memory, start_broker};
 use crate::table::HostileTable;
 
 #[tokio::test]
@@ -10,6 +10,11 @@ async fn hostile_requests_do_not_harm_the_broker() {
     let broker = start_broker(folder.path()).await;
     let mut table = HostileTable::new("broker HTTP");
     send_all(&mut table, broker.address(), "/health", inputs()).await;
+    let line = broker.process().unwrap().wait_for_line("page: ", SOON).await.text;
+    let token = line.split_once("#token=").unwrap().1.trim().to_owned();
+    let queue = put("/page-queue", &entry("<QueueDescription/>"));
+    send_all(&mut table, broker.address(), "/health", vec![("queue of the page".to_owned(), queue)]).await;
+    send_all(&mut table, broker.address(), "/health", page_inputs(&token)).await;
     table.finish(&broker_memory(&broker));
 }
 
@@ -106,5 +111,70 @@ fn inputs() -> Vec<(String, Vec<u8>)> {
     let bodies = bodies.into_iter().enumerate();
     // Each in its own queue: the inputs run at the same time.
     inputs.extend(bodies.map(|(number, (name, body))| (name.to_owned(), put(&format!("/q{number}"), &body))));
+    inputs
+}
+
+/// Requests to the broker's page. The names do not contain the token: it is new in every process.
+fn page_inputs(token: &str) -> Vec<(String, Vec<u8>)> {
+    let mut inputs = vec![];
+    for path in [
+        "",
+        "../../etc/passwd",
+        "%2e%2e/broker.js",
+        "api/",
+        "api/nothing",
+        "api/entities?skip=18446744073709551615&top=18446744073709551615",
+        "api/entities?skip=-1",
+        "api/entities?filter=%ff",
+        "api/entity",
+        "api/entity?path=%00",
+        "api/messages?path=nothing",
+        "api/messages?path=page-queue&from=99999999999999999999",
+        "api/messages?path=page-queue&subqueue=other",
+        "api/message?path=page-queue",
+        "api/session-state?path=page-queue&session=%00",
+        "api/rules?path=page-queue",
+    ] {
+        let request = format!("GET /$page/{path} HTTP/1.1\nhost: localhost\nconnection: close\n\n");
+        inputs.push((format!("page `{path}`"), http(&request)));
+    }
+    let long = format!("GET /$page/api/entity?path={} HTTP/1.1\nhost: localhost\n\n", "a".repeat(1 << 20));
+    inputs.push(("page query of 1 MB".into(), http(&long)));
+    let foreign =
+        "GET /$page/api/entities HTTP/1.1\nhost: localhost\nconnection: close\norigin: https://evil.example\n\n";
+    inputs.push(("page query of another site".into(), http(foreign)));
+    let post = |name: &str, token: &str, body: &str| {
+        let head =
+            format!("POST /$page/api/{name} HTTP/1.1\nhost: localhost\nconnection: close\nauthorization: {token}\n");
+        [http(&format!("{head}content-length: {}\n\n", body.len())), body.as_bytes().to_vec()].concat()
+    };
+    for wrong in ["", "Bearer", "Bearer ", "Bearer wrong", "Basic eDp5"] {
+        inputs.push((format!("page action with `{wrong}`"), post("purge", wrong, "{\"path\":\"page-queue\"}")));
+    }
+    let bearer = format!("Bearer {token}");
+    for (name, action, body) in [
+        ("no JSON", "send", "}{".to_owned()),
+        ("JSON 100,000 levels deep", "send", "[".repeat(100_000)),
+        ("a body of 4 MB", "send", "a".repeat(4 << 20)),
+        ("an unknown field", "purge", r#"{"path":"page-queue","x":1}"#.to_owned()),
+        ("an unknown action", "drop", "{}".to_owned()),
+        ("no entity", "purge", r#"{"path":"nothing"}"#.to_owned()),
+        ("501 copies", "send", r#"{"path":"page-queue","message":{"body":"x"},"copies":501}"#.to_owned()),
+        ("0 copies", "send", r#"{"path":"page-queue","message":{"body":"x"},"copies":0}"#.to_owned()),
+        (
+            "2^64 copies",
+            "send",
+            r#"{"path":"page-queue","message":{"body":"x"},"copies":18446744073709551616}"#.to_owned(),
+        ),
+        ("a false sequence", "delete", r#"{"path":"page-queue","messages":[{"sequence":"-1"}]}"#.to_owned()),
+        (
+            "501 messages",
+            "delete",
+            format!(r#"{{"path":"page-queue","messages":[{}]}}"#, vec![r#"{"sequence":"1"}"#; 501].join(",")),
+        ),
+        ("resubmit of the main queue", "resubmit-all", r#"{"path":"page-queue","subqueue":"main"}"#.to_owned()),
+    ] {
+        inputs.push((format!("page action: {name}"), post(action, &bearer, &body)));
+    }
     inputs
 }

@@ -12,9 +12,12 @@ mod exchange;
 mod messages;
 mod pod_requests;
 mod processes;
+mod replies;
 mod table;
+mod tokens;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
 
 /// The areas of the table.
-const AREAS: [&str; 7] = ["AMQP", "broker HTTP", "pod HTTP", "messages", "events", "configuration", "data folder"];
+const AREAS: [&str; 9] =
+    ["AMQP", "broker HTTP", "pod HTTP", "messages", "events", "configuration", "data folder", "tokens", "replies"];

@@ -20,13 +20,17 @@ const POD_LIMIT_MB: f64 = 300.0;
 const COMMAND_LIMIT_MB: f64 = 300.0;
 
 pub(crate) async fn start_broker(folder: &Path) -> BrokerProcess {
+    start_broker_with(folder, vec![]).await
+}
+
+pub(crate) async fn start_broker_with(folder: &Path, arguments: Vec<String>) -> BrokerProcess {
     let options = BrokerOptions {
         binary: crate::BINARY.into(),
         data_dir: folder.join("data"),
         entities: None,
         test_hooks: false,
         access: None,
-        arguments: vec![],
+        arguments,
         environment: vec![],
     };
     BrokerProcess::start(&options).await.unwrap()

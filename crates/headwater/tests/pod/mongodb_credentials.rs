@@ -1,10 +1,11 @@
 //! MongoDB credentials of a pod: a rebuild under the documented role, a rotated user, and a certificate instead of a password.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mongodb::bson::{Document, doc};
 use mongodb::{Client, Collection};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use testkit::bus::TestBroker;
 use testkit::process::Process;
 use testkit::wait::wait_for;
 
@@ -92,6 +93,70 @@ async fn a_rotated_user_needs_no_restart() {
     broker.stop().await;
 }
 
+const RESTARTING: &str = "restarting the services of this pod with the new credentials";
+
+/// A pod whose URI is in a file.
+async fn start_pod_with_uri_file(mongo: &SecuredMongo, broker: &TestBroker) -> (Process, PathBuf) {
+    let config = prepare(mongo, broker).await;
+    let uri_file = config.with_file_name("uri");
+    std::fs::write(&uri_file, mongo.uri("pod")).unwrap();
+    rewrite(&config, &format!("uri: \"{}\"", mongo.uri("pod")), &format!("uri_file: {}", uri_file.display()));
+    let pod = start_pod(&config);
+    pod.wait_for_line("admin server listening", SOON).await;
+    (pod, uri_file)
+}
+
+async fn create_user(root: &Client, name: &str) {
+    let user = doc! { "createUser": name, "pwd": "password", "roles": ["headwaterPod"] };
+    root.database("admin").run_command(user).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_secret_that_rotates_during_a_rotation_is_used() {
+    let (mongo, broker) = (SecuredMongo::start().await, start_broker().await);
+    let root = mongo.client("root").await;
+    let (pod, uri_file) = start_pod_with_uri_file(&mongo, &broker).await;
+    for user in ["second", "third"] {
+        create_user(&root, user).await;
+    }
+    std::fs::write(&uri_file, mongo.uri("second")).unwrap();
+    pod.wait_for_line(RESTARTING, SOON).await;
+    // While the services stop.
+    std::fs::write(&uri_file, mongo.uri("third")).unwrap();
+    wait_for("the second restart", SOON, async || {
+        let restarts = pod.lines().iter().filter(|line| line.text.contains(RESTARTING)).count();
+        if restarts == 2 { Ok(()) } else { Err(restarts) }
+    })
+    .await;
+    wait_for("the services to stop twice", SOON, async || {
+        let stops = pod.lines().iter().filter(|line| line.text.contains("\"stopped\"")).count();
+        if stops == 2 { Ok(()) } else { Err(stops) }
+    })
+    .await;
+    for user in ["pod", "second"] {
+        root.database("admin").run_command(doc! { "dropUser": user }).await.unwrap();
+    }
+    root.database("shop").collection("events").insert_one(order(1)).await.unwrap();
+    wait_for_order(&root, doc! { "_id": "order-1", "customer": "ada" }).await;
+    stop_pod(pod).await;
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_signal_during_a_rotation_stops_the_pod_for_good() {
+    let (mongo, broker) = (SecuredMongo::start().await, start_broker().await);
+    let root = mongo.client("root").await;
+    let (pod, uri_file) = start_pod_with_uri_file(&mongo, &broker).await;
+    create_user(&root, "second").await;
+    std::fs::write(&uri_file, mongo.uri("second")).unwrap();
+    pod.wait_for_line(RESTARTING, SOON).await;
+    pod.terminate();
+    assert!(pod.wait_for_exit(SOON).await.success());
+    let last = pod.lines().into_iter().rfind(|line| line.text.contains("\"message\""));
+    assert!(last.as_ref().is_some_and(|line| line.text.contains("\"stopped\"")), "it stopped in order: {last:?}");
+    broker.stop().await;
+}
+
 /// An authority, the certificate of the server and that of a client, as files.
 fn write_certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -137,6 +202,10 @@ async fn a_certificate_takes_the_place_of_a_password() {
     let pod = start_pod(&config);
     root.database("shop").collection("events").insert_one(order(1)).await.unwrap();
     wait_for_order(&root, doc! { "_id": "order-1", "customer": "ada" }).await;
+    // A renewed certificate: another content is enough, as it is compared by content.
+    let renewed = std::fs::read_to_string(folder.join("client.pem")).unwrap() + "\n";
+    std::fs::write(folder.join("client.pem"), renewed).unwrap();
+    pod.wait_for_line(RESTARTING, SOON).await;
     stop_pod(pod).await;
     broker.stop().await;
 }

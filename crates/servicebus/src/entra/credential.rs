@@ -18,6 +18,8 @@ use crate::http_client::HttpEndpoint;
 use crate::proxy::ProxySettings;
 use crate::{Config, tls};
 
+/// Error pages of proxies are longer than tokens. Only their status is used.
+const MAX_REPLY_BYTES: usize = 64 << 10;
 const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
 /// Who asks for tokens, and where.
@@ -210,7 +212,7 @@ async fn exchange(
     }
     let request = request.body(Full::new(Bytes::from(form.unwrap_or_default()))).map_err(|_| invalid())?;
     let within = config.connect_timeout;
-    let answer = tokio::time::timeout(within, endpoint.exchange(request)).await;
+    let answer = tokio::time::timeout(within, endpoint.exchange(request, MAX_REPLY_BYTES)).await;
     let answer = answer.map_err(|_| Error::Timeout { authority: authority.clone(), within })?;
     let (status, body) = answer.map_err(|source| Error::Unreachable { authority: authority.clone(), source })?;
     if !status.is_success() {

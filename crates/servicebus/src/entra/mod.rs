@@ -20,6 +20,14 @@ pub use token_source::{TokenHealth, TokenSource};
 
 pub(crate) use token_source::AccessToken;
 
+/// Reads the reply of a token endpoint, as a token and as a refusal; returns whether it has a token. For fuzzing.
+#[doc(hidden)]
+pub fn read_reply(body: &[u8]) -> bool {
+    let refusal = reply::read_refusal(body);
+    assert!(refusal.lines().count() <= 1, "a refusal is one line of the log");
+    reply::read_token(body, std::time::Duration::from_secs(1_700_000_000)).is_some()
+}
+
 /// The authority of the public cloud.
 pub const PUBLIC_AUTHORITY: &str = "https://login.microsoftonline.com";
 /// The resource that Service Bus tokens are for.

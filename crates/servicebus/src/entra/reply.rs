@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+/// A reply is a token of a few kilobytes and some numbers. A longer one is not parsed.
+const MAX_REPLY_BYTES: usize = 16 << 10;
 /// Entra ID issues tokens for a day at most. A reply that says more is not believed, and no time overflows.
 const MAX_LIFETIME: Duration = Duration::from_secs(48 * 3_600);
 
@@ -18,7 +20,7 @@ pub(super) struct IssuedToken {
 
 /// `now`: time since the Unix epoch, for issuers that name the time of expiry only. `None`: the reply has no token.
 pub(super) fn read_token(body: &[u8], now: Duration) -> Option<IssuedToken> {
-    let reply: Json = serde_json::from_slice(body).ok()?;
+    let reply = parse(body)?;
     let text = ["access_token", "accessToken"].iter().find_map(|name| reply[*name].as_str())?;
     let lifetime = seconds(&reply["expires_in"])
         .or_else(|| seconds(&reply["expires_on"]).map(|at| at.saturating_sub(now)))
@@ -31,6 +33,11 @@ pub(super) fn read_token(body: &[u8], now: Duration) -> Option<IssuedToken> {
     Some(IssuedToken { text: text.to_owned(), lifetime, refresh_in })
 }
 
+fn parse(body: &[u8]) -> Option<Json> {
+    let body = Some(body).filter(|body| body.len() <= MAX_REPLY_BYTES)?;
+    serde_json::from_slice(body).ok()
+}
+
 /// Some issuers write numbers as text.
 fn seconds(value: &Json) -> Option<Duration> {
     let number = value.as_u64().or_else(|| value.as_str().and_then(|text| text.parse().ok()))?;
@@ -41,7 +48,7 @@ fn seconds(value: &Json) -> Option<Duration> {
 pub(super) fn read_refusal(body: &[u8]) -> String {
     const MAX: usize = 300;
     const MAX_CODE: usize = 100;
-    let reply: Json = serde_json::from_slice(body).unwrap_or_default();
+    let reply = parse(body).unwrap_or_default();
     let code = reply["error"].as_str().or_else(|| reply["error"]["code"].as_str()).unwrap_or("no reason given");
     let code: String = code.chars().take(MAX_CODE).collect();
     let text = reply["error_description"].as_str().or_else(|| reply["error"]["message"].as_str()).unwrap_or_default();
@@ -75,6 +82,19 @@ mod tests {
         ] {
             assert_eq!(read_token(reply.as_bytes(), now), expected, "{reply}");
         }
+    }
+
+    #[test]
+    fn a_reply_over_16_kib_is_not_parsed() {
+        let reply = |padding: usize| {
+            format!(r#"{{"access_token":"t","expires_in":60,"error":"e","x":"{}"}}"#, "a".repeat(padding))
+        };
+        let overhead = reply(0).len();
+        let (longest, longer) = (reply(MAX_REPLY_BYTES - overhead), reply(MAX_REPLY_BYTES - overhead + 1));
+        assert!(read_token(longest.as_bytes(), Duration::ZERO).is_some());
+        assert_eq!(read_token(longer.as_bytes(), Duration::ZERO), None);
+        assert_eq!(read_refusal(longest.as_bytes()), "e");
+        assert_eq!(read_refusal(longer.as_bytes()), "no reason given");
     }
 
     #[test]

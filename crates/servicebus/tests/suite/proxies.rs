@@ -107,3 +107,17 @@ async fn amqp_on_its_own_port_and_no_proxy_hosts_go_directly() {
     }
     assert_eq!(proxy.targets(), Vec::<String>::new());
 }
+
+/// A proxy would see keys and tokens on a connection without TLS.
+#[tokio::test]
+async fn without_tls_no_proxy_sees_a_token() {
+    let (broker, proxy) = (start_broker(None).await, ConnectProxy::start().await);
+    let proxies = proxy.settings("hush", "");
+    let config = Config { transport: Transport::WebSocket, proxies: proxies.clone(), ..long_timeouts() };
+    let client = Client::new(&emulator(broker.address()), config.clone()).unwrap();
+    client.sender(PLAIN).send_message(&Message::new("x")).await.unwrap();
+    let administration = AdministrationClient::new(&emulator(broker.address()), &config).unwrap();
+    administration.get(PLAIN).await.unwrap();
+    assert_eq!(proxy.targets(), Vec::<String>::new());
+    broker.stop().await;
+}

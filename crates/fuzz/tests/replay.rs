@@ -1,22 +1,23 @@
-//! A short run of each target with a fixed seed: its seeds, its corpus (every past finding), and mutations of both.
+//! Replays the inputs of each target that are in the repository: its seeds and its corpus, which has every past finding.
 
 use std::time::Duration;
 
 use fuzz::{FuzzRun, RunLimit, TARGETS, find_target, load_corpus};
 
-/// `cargo xtask fuzz` runs for minutes, with new seeds.
-const LIMIT: RunLimit = RunLimit { time: Duration::from_secs(5), executions: 20_000 };
+/// No mutations: the gate runs them beside the suites (`cargo xtask test`).
+const REPLAY: RunLimit = RunLimit { cpu_time: Duration::ZERO, executions: 0 };
 
 fn check(name: &str) {
     let target = find_target(name).expect("a target of that name");
-    let summary = FuzzRun::new(target, load_corpus(name).expect("the corpus is readable"), 1).run(LIMIT);
+    let summary = FuzzRun::new(target, load_corpus(name).expect("the corpus is readable"), 1).run(REPLAY);
+    assert!(summary.executions > 0, "{name} has no seed");
     let problems: Vec<_> =
         summary.findings.iter().map(|finding| format!("{}: {:02x?}", finding.problem, finding.input)).collect();
     assert!(problems.is_empty(), "{name}:\n{}", problems.join("\n"));
     println!("{name}: {} executions, slowest {:?}", summary.executions, summary.slowest);
 }
 
-const TESTED: [&str; 15] = [
+const TESTED: [&str; 19] = [
     "amqp-types",
     "amqp-frames",
     "amqp-messages",
@@ -30,12 +31,16 @@ const TESTED: [&str; 15] = [
     "connection-string",
     "http-heads",
     "broker-port",
+    "page-requests",
+    "jwts",
+    "token-replies",
+    "proxy-replies",
     "journal-records",
     "store-recovery",
 ];
 
 #[test]
-fn every_target_has_a_short_run() {
+fn every_target_has_a_replay() {
     assert_eq!(TARGETS.iter().map(|target| target.name).collect::<Vec<_>>(), TESTED);
 }
 
@@ -102,6 +107,26 @@ fn the_admin_server_survives_any_request() {
 #[test]
 fn the_broker_port_survives_any_bytes() {
     check("broker-port");
+}
+
+#[test]
+fn the_page_of_the_broker_survives_any_request() {
+    check("page-requests");
+}
+
+#[test]
+fn a_token_of_any_bytes_is_accepted_or_refused() {
+    check("jwts");
+}
+
+#[test]
+fn a_token_reply_of_any_bytes_is_read_or_refused() {
+    check("token-replies");
+}
+
+#[test]
+fn a_proxy_reply_of_any_bytes_is_read_or_refused() {
+    check("proxy-replies");
 }
 
 #[test]
