@@ -44,6 +44,11 @@ pub(crate) const BENCHES: &[BenchProgram] = &[
         binary: "rebuild",
         measures: "rate of a rebuild of 1,000,000 events next to a pod that applies a backlog, in the same run; memory of a pod that rebuilds 100,000 and 5,000,000 events",
     },
+    BenchProgram {
+        name: "read-your-writes",
+        binary: "read-your-writes",
+        measures: "how much later than the commit of the read model a request to wait for an event is answered",
+    },
 ];
 
 pub(crate) const SOAKS: &[BenchProgram] = &[

@@ -47,10 +47,19 @@ pub trait OperatorActions: Send + Sync + 'static {
 /// The event to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedRequest {
-    /// The aggregate id as text.
-    pub aggregate: String,
-    pub sequence: i64,
+    pub event: EventSelector,
     pub timeout: Duration,
+}
+
+/// Names an event; ids are text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventSelector {
+    Sequence {
+        aggregate: String,
+        sequence: i64,
+    },
+    /// The `_id` of the event in the source.
+    Id(String),
 }
 
 /// Where an event is.

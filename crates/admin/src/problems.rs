@@ -25,6 +25,7 @@ pub fn find_problems(status: &PipelineStatus) -> Vec<PipelineProblem> {
     check_read_models(status, &mut problems);
     check_attention(status, &mut problems);
     check_storage(status, &mut problems);
+    check_erasure(status, &mut problems);
     check_audit(status, &mut problems);
     problems.sort_by_key(|problem| problem.severity);
     problems
@@ -206,6 +207,14 @@ fn check_audit(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     }
 }
 
+fn check_erasure(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    if status.erasure_key_lost == Some(true) {
+        let text = "the key of the tombstones of erased aggregates is lost (`erasure_keys` of the coordination database): pods that start, and pods that \
+                    follow a change of the read models, apply nothing until it is restored";
+        problems.push(PipelineProblem { page: Some("E0004".into()), ..critical("erasure_key_lost", text.to_owned()) });
+    }
+}
+
 fn critical(code: &str, text: String) -> PipelineProblem {
     PipelineProblem { code: code.to_owned(), severity: ProblemSeverity::Critical, text, page: None }
 }
@@ -352,6 +361,7 @@ mod tests {
                     ..GenerationStatus::default()
                 });
             }),
+            ("erasure_key_lost", ProblemSeverity::Critical, |status| status.erasure_key_lost = Some(true)),
             ("unverified", ProblemSeverity::Warning, |status| status.pods[1].unverified = Some(3)),
             ("events_missing", ProblemSeverity::Critical, |status| {
                 status.audit = Some(AuditStatus { missing: 1, ..audit(AuditState::Waiting) });

@@ -45,6 +45,9 @@ pub struct PipelineStatus {
     /// What pods store besides read models, by collection.
     #[serde(default)]
     pub storage: Option<Vec<StorageStatus>>,
+    /// There are tombstones of erased aggregates, and not their key.
+    #[serde(default)]
+    pub erasure_key_lost: Option<bool>,
     pub subscription: SubscriptionStatus,
     #[serde(default)]
     pub audit: Option<AuditStatus>,
@@ -261,6 +264,9 @@ pub struct GenerationStatus {
     /// An estimate.
     #[serde(default)]
     pub seconds_left: Option<f64>,
+    /// Set while a build pauses because the majority of the source's members is so far behind the primary.
+    #[serde(default)]
+    pub replication_lag_seconds: Option<f64>,
     /// What an operator requested and the leader has not finished.
     #[serde(default)]
     pub request: Option<String>,
@@ -442,6 +448,7 @@ impl PipelineStatus {
             parked: None,
             rejected: None,
             storage: None,
+            erasure_key_lost: None,
             subscription: SubscriptionStatus::default(),
             generation: None,
             audit: None,

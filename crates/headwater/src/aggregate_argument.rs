@@ -1,4 +1,4 @@
-//! An aggregate id from the command line or a URL: a text that may stand for values of several types.
+//! The id of an aggregate or an event from the command line or a URL: a text that may stand for values of several types.
 
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, Uuid};
@@ -6,6 +6,11 @@ use pipeline::event::AggregateId;
 
 /// The ids that this text may mean, the likeliest first: a string, a number, an object id, a UUID, or Extended JSON such as `{"$oid": "…"}`.
 pub(crate) fn candidates(text: &str) -> Vec<AggregateId> {
+    id_candidates(text).into_iter().filter_map(AggregateId::new).collect()
+}
+
+/// As [`candidates`], for the `_id` of any document.
+pub(crate) fn id_candidates(text: &str) -> Vec<Bson> {
     let mut values = vec![];
     if is_typed(text)
         && let Ok(json) = serde_json::from_str::<serde_json::Value>(text)
@@ -16,7 +21,7 @@ pub(crate) fn candidates(text: &str) -> Vec<AggregateId> {
     values.extend(text.parse::<i64>().ok().map(Bson::Int64));
     values.extend(ObjectId::parse_str(text).ok().map(Bson::ObjectId));
     values.extend(Uuid::parse_str(text).ok().filter(|_| text.len() == 36).map(|id| Bson::Binary(id.into())));
-    values.into_iter().filter_map(AggregateId::new).collect()
+    values
 }
 
 /// Whether the text names its type: Extended JSON, or a string in quotes.

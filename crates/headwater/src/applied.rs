@@ -1,11 +1,15 @@
 //! Answers about applied events, for the command line and over HTTP.
 
+use std::fmt;
 use std::time::Duration;
 
-use mongodb::Database;
+use mongodb::bson::Bson;
+use mongodb::{Client, Database};
 use pipeline::event::AggregateId;
 use pipeline::generation::GenerationStore;
-use pipeline::view::{AppliedReader, AppliedState, ModelProgress, Projection, UnavailableModels};
+use pipeline::view::{
+    AppliedReader, AppliedState, EventPlace, ModelProgress, Projection, SourceEventReader, UnavailableModels,
+};
 
 pub(crate) use admin::operator::{AppliedAnswer, AppliedModel, OperationTime};
 
@@ -19,16 +23,51 @@ pub(crate) struct AppliedWait {
     pauses: PauseStore,
     generations: GenerationStore,
     models: Vec<String>,
+    source: SourceEventReader,
 }
 
+/// Why nobody can wait for an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownEvent {
+    NotFound,
+    Rejected,
+}
+
+impl fmt::Display for UnknownEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotFound => "the source has no event with this `_id`",
+            Self::Rejected => {
+                "the event has no usable aggregate id or sequence, so the producer rejects it: see `headwater rejected list`"
+            }
+        })
+    }
+}
+
+impl std::error::Error for UnknownEvent {}
+
+pub(crate) const NO_SEQUENCE: &str =
+    "the source has no sequence (`source.sequence`): without it nobody can tell whether an event is applied";
+
 impl AppliedWait {
-    pub(crate) fn new(config: &Config, coordination: &Database, views: &Database) -> Self {
+    /// `None` without a sequence. `source`: the server of the source.
+    pub(crate) fn new(config: &Config, source: &Client, coordination: &Database, views: &Database) -> Option<Self> {
         let models: Vec<String> = config.read_models.models.iter().map(|model| model.name().to_owned()).collect();
-        Self {
+        Some(Self {
+            source: SourceEventReader::new(&source.database(&config.source.database), &config.source)?,
             reader: AppliedReader::new(views, &config.pipeline, models.clone()),
             pauses: PauseStore::new(coordination, &config.pipeline),
             generations: GenerationStore::new(coordination, &config.pipeline),
             models,
+        })
+    }
+
+    /// Aggregate and sequence of an event of the source, by its `_id`.
+    pub(crate) async fn find_event(&self, ids: &[Bson]) -> anyhow::Result<(AggregateId, i64)> {
+        match self.source.find_place(ids).await? {
+            Some(EventPlace::At { aggregate, sequence }) => Ok((aggregate, sequence)),
+            Some(EventPlace::Nowhere) => Err(UnknownEvent::Rejected.into()),
+            None => Err(UnknownEvent::NotFound.into()),
         }
     }
 

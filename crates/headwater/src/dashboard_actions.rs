@@ -7,8 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use admin::operator::{
-    ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedRequest, OperatorActions, ParkedListEntry,
-    ParkedSelector, ReadModelSelector,
+    ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedRequest, EventSelector, OperatorActions,
+    ParkedListEntry, ParkedSelector, ReadModelSelector,
 };
 use admin::{OperatorAccess, OperatorToken};
 use lease::mongo::MongoLeaseStore;
@@ -18,7 +18,7 @@ use pipeline::verify::VerifyTotals;
 use pipeline::view::{self, DiscardScope};
 use tokio::runtime;
 
-use crate::applied::AppliedWait;
+use crate::applied::{AppliedWait, UnknownEvent};
 use crate::cli::read_model::GenerationCommands;
 use crate::config::{Config, Secret};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
@@ -58,13 +58,14 @@ pub(crate) async fn open(
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
     let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
-    let applied = AppliedWait::new(config, coordination, &views.database(&config.read_models.database));
+    let source = connect::mongo_client(&config.source_uri, "source.uri", SERVER_SELECTION_TIMEOUT).await?;
+    let views = views.database(&config.read_models.database);
     let by = format!("dashboard of {}", config.pod_id);
     let actions = DashboardActions {
         generations: GenerationCommands::new(GenerationStore::new(coordination, &config.pipeline), by),
         config: Arc::clone(config),
         log: OperatorLog::new(coordination, &config.pipeline),
-        applied: config.source.is_sequenced().then_some(applied),
+        applied: AppliedWait::new(config, &source, coordination, &views),
         parked_commands: ParkedCommands::open(config, SERVER_SELECTION_TIMEOUT).await?,
         lease: connect::lease(config).await?,
         step_down: StepDownStore::new(coordination, &config.pipeline),
@@ -204,10 +205,20 @@ impl DashboardActions {
 
     async fn wait_applied(&self, request: &AppliedRequest) -> Result<AppliedAnswer, ActionRefusal> {
         let Some(reader) = &self.applied else {
-            return Err(ActionRefusal::conflict("the source has no sequence (`source.sequence`)"));
+            return Err(ActionRefusal::conflict(applied::NO_SEQUENCE));
         };
-        let aggregates = aggregate_argument::candidates(&request.aggregate);
-        let state = reader.wait(&aggregates, request.sequence, request.timeout).await;
+        let (aggregates, sequence) = match &request.event {
+            EventSelector::Sequence { aggregate, sequence } => (aggregate_argument::candidates(aggregate), *sequence),
+            EventSelector::Id(id) => {
+                let found = reader.find_event(&aggregate_argument::id_candidates(id)).await;
+                let (aggregate, sequence) = found.map_err(|error| match error.downcast_ref::<UnknownEvent>() {
+                    Some(UnknownEvent::NotFound) => ActionRefusal::not_found(error.to_string()),
+                    Some(UnknownEvent::Rejected) | None => conflict(&error),
+                })?;
+                (vec![aggregate], sequence)
+            }
+        };
+        let state = reader.wait(&aggregates, sequence, request.timeout).await;
         state.map(|state| applied::to_answer(&state)).map_err(|error| conflict(&error))
     }
 

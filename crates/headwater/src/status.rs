@@ -136,6 +136,7 @@ impl StatusCollector {
         status.parked.clone_from(&slow.attention.parked);
         status.rejected.clone_from(&slow.attention.rejected);
         status.storage = Some(slow.attention.storage.clone());
+        status.erasure_key_lost = slow.attention.erasure_key_lost;
         let ahead_seconds = distance.and_then(CheckpointDistance::ahead);
         status.checkpoint =
             coordination.checkpoint.map(|(checkpoint, _)| CheckpointStatus { ahead_seconds, ..checkpoint });

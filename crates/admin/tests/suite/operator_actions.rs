@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use admin::operator::{
-    ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedModel, AppliedRequest, OperationTime,
+    ActionDone, ActionFuture, ActionRefusal, AppliedAnswer, AppliedModel, AppliedRequest, EventSelector, OperationTime,
     OperatorActions, ParkedListEntry, ParkedSelector, ReadModelSelector,
 };
 use admin::{OperatorAccess, OperatorToken};
@@ -63,7 +63,12 @@ impl OperatorActions for RecordedActions {
     }
 
     fn wait_applied(&self, request: AppliedRequest) -> ActionFuture<'_, AppliedAnswer> {
-        let (state, reason) = match request.aggregate.as_str() {
+        let (aggregate, sequence) = match request.event {
+            EventSelector::Sequence { aggregate, sequence } => (aggregate, sequence),
+            EventSelector::Id(id) if id == "of the source" => (id, 7),
+            EventSelector::Id(_) => return Box::pin(async { Err(ActionRefusal::not_found("no such event")) }),
+        };
+        let (state, reason) = match aggregate.as_str() {
             "a parked one" => ("parked", Some("poison".to_owned())),
             "late" => ("pending", None),
             "one of a paused model" => ("paused", None),
@@ -74,7 +79,7 @@ impl OperatorActions for RecordedActions {
                 applied: state == "applied",
                 parked: state == "parked",
                 unavailable: state == "paused",
-                sequence: Some(request.sequence),
+                sequence: Some(sequence),
                 read_models: [("orders".to_owned(), AppliedModel { state, reason })].into(),
                 operation_time: Some(OperationTime { t: 7, i: 1 }),
             })
@@ -121,7 +126,11 @@ async fn a_wait_answers_by_its_status() {
     assert_eq!(get("aggregate=a%20parked+one&sequence=3").await.0, 409);
     assert_eq!(get("aggregate=one+of+a+paused+model&sequence=3").await.0, 409);
     assert_eq!(get("aggregate=late&sequence=3&timeout=0.1").await.0, 504);
-    assert_eq!(get("aggregate=late").await, (400, "`sequence` must be a whole number\n".to_owned()));
+    assert_eq!(get("aggregate=late").await, (400, "`sequence` is missing\n".to_owned()));
+    let (status, body) = get("event=of+the+source").await;
+    assert!(status == 200 && body.contains("\"sequence\":7"), "{status} {body}");
+    assert_eq!(get("event=unknown").await.0, 404);
+    assert_eq!(get("event=of+the+source&sequence=3").await.0, 400);
     assert_eq!(fixture.send("POST", "/api/applied", &bearer(TOKEN), "").await.status, 405);
     fixture.stop().await;
 }

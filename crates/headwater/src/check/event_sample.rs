@@ -10,6 +10,7 @@ use mongo_error::DriverError;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::capture;
 use pipeline::source::{SourceConfig, SourceKind};
+use pipeline::view;
 
 use super::CheckFinding;
 use crate::config::{Config, EventReference, ModelDeclarations};
@@ -34,14 +35,49 @@ pub(super) async fn check_events(config: &Config, count: u32) -> anyhow::Result<
             }
         }
     }
-    Ok(evaluate(&config.source, &config.read_models.declared, &events))
+    let (upcasted, mut findings) = upcast(config, events.clone()).await?;
+    findings.extend(evaluate(&config.source, &config.read_models.declared, &events, &upcasted));
+    Ok(findings)
 }
 
-fn evaluate(source: &SourceConfig, declared: &ModelDeclarations, events: &[Document]) -> Vec<CheckFinding> {
+/// The events as read models see them, without those that cannot be upcast.
+async fn upcast(config: &Config, events: Vec<Document>) -> anyhow::Result<(Vec<Document>, Vec<CheckFinding>)> {
+    let models = &config.read_models.models;
+    if config.source.kind == SourceKind::Documents || models.is_empty() {
+        return Ok((events, vec![]));
+    }
+    // On the server that pods use for it.
+    let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
+    let (database, count) = (views.database(&config.read_models.database), events.len());
+    let results = match view::upcast_documents(&database, &config.source, models, events).await {
+        Ok(results) => results,
+        Err(error) => {
+            let problem = format!("sampled events cannot be upcast: {}", DriverError::from(error));
+            return Ok((vec![], vec![CheckFinding::error(SOURCE, problem, "fix the cause and check again")]));
+        }
+    };
+    let mut failed: BTreeMap<String, usize> = BTreeMap::new();
+    let usable =
+        results.into_iter().filter_map(|result| result.map_err(|detail| *failed.entry(detail).or_default() += 1).ok());
+    let usable = usable.collect();
+    let finding = |(detail, number): (String, usize)| {
+        let problem = format!("{number} of {count} sampled events cannot be upcast, so they are parked: {detail}");
+        CheckFinding::error(SOURCE, problem, "correct `source.upcast`, for example with `$ifNull`")
+    };
+    Ok((usable, failed.into_iter().map(finding).collect()))
+}
+
+/// `upcasted`: the events as read models see them.
+fn evaluate(
+    source: &SourceConfig,
+    declared: &ModelDeclarations,
+    events: &[Document],
+    upcasted: &[Document],
+) -> Vec<CheckFinding> {
     if events.is_empty() {
         return vec![CheckFinding::note(SOURCE, "has no events to sample", "sample again when it has")];
     }
-    let by_type = group_by_type(source, declared, events);
+    let by_type = group_by_type(source, declared, upcasted);
     let mut findings = check_fields(source, events);
     findings.extend(check_event_types(source, declared, &by_type));
     findings.extend(declared.event_references().iter().filter_map(|value| check_reference(declared, value, &by_type)));
@@ -187,7 +223,7 @@ orders:
 
     fn found(events: &[Document]) -> Vec<(FindingLevel, String)> {
         let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
-        let findings = evaluate(&source, &parse_declarations(MODELS), events);
+        let findings = evaluate(&source, &parse_declarations(MODELS), events, events);
         findings.into_iter().map(|finding| (finding.level, finding.problem)).collect()
     }
 

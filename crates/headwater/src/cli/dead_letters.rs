@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use mongodb::bson::DateTime;
 use pipeline::session::message::MessageReader;
-use pipeline::session::{KnownPlaces, read_dead_letter};
+use pipeline::session::{KnownPlaces, dead_letter_reason, read_dead_letter};
 use pipeline::stored::ClaimCheckStore;
-use pipeline::view::{ApplyOutcome, EventBody};
+use pipeline::view::{ApplyOutcome, EventBody, OrderingMode};
 use serde_json::{Value as Json, json};
 use servicebus::{MessageBrowser, ReceivedMessage};
 
@@ -177,6 +177,9 @@ async fn park_event(config: &Config, message: &ReceivedMessage) -> anyhow::Resul
     let coordination = &dependencies.coordination;
     let places = KnownPlaces::new(&config.source, CommandApplier::mode(config), coordination, &config.pipeline);
     let event = read_dead_letter(message, &places, &ClaimCheckStore::new(coordination, Duration::ZERO)).await?;
+    if is_parked_by_pod(config, message) {
+        return Ok(ApplyOutcome::Duplicate);
+    }
     let applier = CommandApplier::start(config, &dependencies).await?;
     let applied = applier.handle().session_applier().apply(vec![event]).await;
     applier.stop().await?;
@@ -184,6 +187,13 @@ async fn park_event(config: &Config, message: &ReceivedMessage) -> anyhow::Resul
         Some(outcome) => Ok(*outcome),
         None => bail!("the event could not be parked ({:?}); try again", applied.end),
     }
+}
+
+/// A pod dead-letters an event that it cannot apply after it has parked it. Without a sequence the cursor does not know it any more once later events
+/// follow, and it would be queued twice.
+fn is_parked_by_pod(config: &Config, message: &ReceivedMessage) -> bool {
+    let by_pod = [dead_letter_reason::POISON, dead_letter_reason::UNREADABLE];
+    CommandApplier::mode(config) == OrderingMode::Position && by_pod.contains(&reason(message))
 }
 
 async fn discard(config: &Config, number: i64, confirm: &ConfirmArgs) -> anyhow::Result<()> {

@@ -196,6 +196,7 @@ fn to_json(generation: &Generation) -> Json {
             "aggregates": figure("aggregates"), "total": figure("total"), "events": figure("events"),
             "parked": figure("parked"), "missing": figure("missing"),
             "seconds": generation.build.get_f64("seconds").ok(),
+            "replication_lag_seconds": generation.build.get_f64("replicationLag").ok(),
         })),
         "read_models": models.collect::<Vec<_>>(),
     })
@@ -219,7 +220,13 @@ fn progress(build: &Document) -> String {
         .then(|| seconds / built as f64 * (total - aggregates) as f64);
     let left = left.map_or_else(String::new, |left| format!(", about {left:.0} s left"));
     let rate = if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
-    format!("built {aggregates} of about {total} aggregates, {events} events, {rate:.0} events/s{left}")
+    let paused = build.get_f64("replicationLag").ok().map_or_else(String::new, replication_pause);
+    format!("built {aggregates} of about {total} aggregates, {events} events, {rate:.0} events/s{left}{paused}")
+}
+
+/// Why a build does not go on for now.
+pub(crate) fn replication_pause(lag: f64) -> String {
+    format!("; paused: the secondaries of the source are {lag:.0} s behind")
 }
 
 /// The generation of one pipeline, for commands and for the dashboard.

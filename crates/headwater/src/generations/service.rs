@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mongodb::Database;
 use mongodb::bson::doc;
-use pipeline::erasure::ErasureStore;
+use pipeline::erasure::{self, ErasureStore};
 use pipeline::generation::{
     self, BuildDependencies, BuildOptions, BuildProgressReport, BuildTotals, Builder, Error, Generation,
     GenerationStage, GenerationStore, IncompleteReason, RequestKind,
@@ -82,6 +82,9 @@ impl GenerationService {
             };
             match applied {
                 Ok(()) => return,
+                Err(Error::Erasure(error @ erasure::Error::KeyLost)) => {
+                    tracing::error!(%error, page = erasure::KEY_LOST_PAGE, "no event is applied: operator action required");
+                }
                 Err(error) => tracing::warn!(%error, "failed to load the generation of the read models; trying again"),
             }
             sleep(RETRY_DELAY).await;
@@ -122,8 +125,7 @@ impl GenerationService {
 
     /// After the generation is read, and before it is applied: an erasure stores its tombstone first, and raises the generation then.
     async fn load_erased(&self) -> Result<(), Error> {
-        let failed = |source| Error::Store { action: "read the tombstones of erased aggregates", source };
-        self.applier.set_erased(self.erasures.load().await.map_err(failed)?);
+        self.applier.set_erased(self.erasures.load().await?);
         Ok(())
     }
 
@@ -294,6 +296,14 @@ impl GenerationService {
         let totals = (&mut build.task).await;
         state.build = None;
         let totals = match totals {
+            Ok(Err(error @ Error::NotUnique { .. })) => {
+                let problem = format!(
+                    "{error}; `headwater read-model cancel` keeps the present read models, `headwater read-model accept` tries again after the documents have changed"
+                );
+                tracing::error!(problem, "the build of the read models cannot be completed");
+                self.store.replace(Generation { problem: Some(problem), request: None, ..generation }).await?;
+                return Ok(GenerationStage::Building);
+            }
             Ok(totals) => totals?,
             Err(error) => {
                 tracing::error!(%error, "the build of the read models panicked; starting it again");
@@ -338,12 +348,21 @@ impl GenerationService {
         let request = generation.request.as_ref();
         let rate = request.and_then(|request| u32::try_from(request.rate?).ok());
         let report = StoredProgress { store: self.store.clone(), number: generation.number, started: Instant::now() };
+        let accepted = request.is_some_and(|request| request.kind == RequestKind::Accept);
+        let (views, pipeline, building) = (self.views().clone(), self.store.pipeline().to_owned(), generation.clone());
         let cancel = CancellationToken::new();
         let cancelled = cancel.clone();
         let task = tokio::spawn(async move {
-            let options = BuildOptions { rate };
+            let options = BuildOptions { rate, ..BuildOptions::default() };
+            let build = async {
+                let totals = builder.run(options, &report).await?;
+                if totals.missing_count == 0 || accepted {
+                    generation::create_unique_indexes(&views, &pipeline, &building).await?;
+                }
+                Ok(totals)
+            };
             // A moment before the task ends: the service reads the generation first.
-            let built = cancelled.run_until_cancelled(builder.run(options, &report)).await;
+            let built = cancelled.run_until_cancelled(build).await;
             ended.notify_one();
             built.unwrap_or(Ok(BuildTotals::default()))
         });
@@ -364,7 +383,7 @@ impl BuildProgressReport for StoredProgress {
         let progress = doc! {
             "aggregates": count(totals.aggregates), "builtBefore": count(totals.built_before), "total": count(totals.total), "events": count(totals.events),
             "parked": count(totals.parked), "missing": count(totals.missing_count),
-            "seconds": self.started.elapsed().as_secs_f64(),
+            "seconds": self.started.elapsed().as_secs_f64(), "replicationLag": totals.replication_lag.map(|lag| lag.as_secs_f64()),
         };
         self.store.save_build(self.number, progress).await
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use admin::status::{ParkedCount, RejectedCount, StorageStatus};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
-use pipeline::erasure::ERASED;
+use pipeline::erasure::{self, ERASED, ErasureStore};
 use pipeline::publish::rejected;
 use pipeline::stored::claim_check;
 use pipeline::view::{CURSORS, PARKED_EVENTS, ParkReason};
@@ -28,20 +28,32 @@ pub(super) struct AttentionCounts {
     pub(super) paused: Option<Vec<ParkedCount>>,
     pub(super) rejected: Option<Vec<RejectedCount>>,
     pub(super) storage: Vec<StorageStatus>,
+    pub(super) erasure_key_lost: Option<bool>,
 }
 
 impl StatusCollector {
     pub(super) async fn count_attention(&self) -> AttentionCounts {
-        let (parked, rejected, storage) = tokio::join!(
+        let (parked, rejected, storage, erasure_key_lost) = tokio::join!(
             aggregate(&self.views, CURSORS, self.parked_stages()),
             aggregate(&self.coordination, rejected::COLLECTION, self.rejected_stages()),
             self.read_storage(),
+            self.is_erasure_key_lost(),
         );
         AttentionCounts {
             parked: parked.as_ref().map(|list| read_counts(list, false)),
             paused: parked.as_ref().map(|list| read_counts(list, true)),
             rejected: rejected.map(|list| list.iter().filter_map(read_rejected).collect()),
             storage,
+            erasure_key_lost,
+        }
+    }
+
+    async fn is_erasure_key_lost(&self) -> Option<bool> {
+        let store = ErasureStore::new(&self.views, &self.coordination, &self.pipeline);
+        match timeout(READ_TIMEOUT, store.check_key()).await.ok()? {
+            Ok(()) => Some(false),
+            Err(erasure::Error::KeyLost) => Some(true),
+            Err(_) => None,
         }
     }
 

@@ -83,6 +83,7 @@ pub(super) fn generation_status(generation: &Generation) -> GenerationStatus {
         total_aggregates: total,
         built_events: figure("events"),
         seconds_left: seconds_left(figure("builtBefore").unwrap_or(0), built, total, seconds),
+        replication_lag_seconds: generation.build.get_f64("replicationLag").ok().filter(|_| is_building),
         request: generation.request.as_ref().map(describe_request),
     }
 }

@@ -1,5 +1,6 @@
 //! `dead-letters` of the built binary: list, show, park and discard.
 
+use mongodb::bson::Bson;
 use serde_json::json;
 use servicebus::{Map, Message, Settlement};
 use testkit::wait::wait_for;
@@ -64,6 +65,38 @@ async fn dead_letters_are_listed_shown_parked_and_discarded() {
     let history = fixture.run(&["history", "--json"]).await.json();
     let actions: Vec<_> = history.as_array().unwrap().iter().map(|it| it["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["parked retry", "dead-letters park", "dead-letters discard", "topology apply"]);
+    pod.terminate();
+    assert!(pod.wait_for_exit(SOON).await.success());
+}
+
+#[tokio::test]
+async fn a_poison_event_without_a_sequence_is_queued_once() {
+    let models = format!("{MODELS}\nconsumer: {{ on_poison: dead_letter }}\nproducer: {{ start: now }}\n");
+    let fixture = CliFixture::new("dead_letters_unsequenced", &models).await;
+    fixture.edit_config(|text| text.replace(", sequence: version", ""));
+    fixture.run(&["topology", "apply"]).await.success();
+    let pod = fixture.start_pod("pod-1");
+    wait_for("the checkpoint", SOON, async || {
+        let status = fixture.run(&["status", "--json"]).await.json();
+        if status["checkpoint"]["phase"] == "stream" { Ok(()) } else { Err(status["checkpoint"].to_string()) }
+    })
+    .await;
+    // The second event queues behind the poison, so the cursor knows the place of the first one no more.
+    for (version, amount) in [(1, Bson::from("x")), (2, Bson::from(5))] {
+        fixture.insert("order-1", version, "Added", mongodb::bson::doc! { "amount": amount }).await;
+    }
+    let waiting = async || fixture.run(&["parked", "list", "--json"]).await.json()[0]["waiting"].clone();
+    wait_for("both events", SOON, async || {
+        let waiting = waiting().await;
+        if waiting == 2 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+    let listed = wait_for_list(&fixture, 1).await;
+    assert_eq!(listed[0]["reason"], "headwater-poison");
+    let parked = fixture.run(&["dead-letters", "park", &listed[0]["number"].to_string()]).await.success();
+    assert!(parked.contains("was applied or parked before"), "{parked}");
+    assert_eq!(waiting().await, 2, "not a second time");
+    assert_eq!(fixture.run(&["dead-letters", "list", "--json"]).await.json(), json!([]));
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }

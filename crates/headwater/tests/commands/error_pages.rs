@@ -1,16 +1,22 @@
-//! The pages of `docs/errors/`: one for every reason why a producer halts.
+//! The pages of `docs/errors/`: one for every reason why a pod halts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pipeline::erasure;
 use pipeline::producer::HaltReason;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors")
 }
 
-/// Every halt, with the title of its page.
+/// Every page with its title: those of a producer that halts, and those of a consumer that does not start.
+fn pages() -> Vec<(&'static str, &'static str)> {
+    let halts = halts().map(|(halt, title)| (halt.page(), title));
+    halts.into_iter().chain([(erasure::KEY_LOST_PAGE, "The key of the tombstones is lost")]).collect()
+}
+
 fn halts() -> [(HaltReason, &'static str); 3] {
     let all = [
         (HaltReason::HistoryLost, "History lost"),
@@ -28,8 +34,7 @@ fn halts() -> [(HaltReason, &'static str); 3] {
 
 #[test]
 fn every_halt_has_a_page_with_a_fix() {
-    for (halt, title) in halts() {
-        let page = halt.page();
+    for (page, title) in pages() {
         let path = folder().join(format!("{page}.md"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{page}: {error}"));
         assert!(text.starts_with(&format!("# {page} · {title}\n")), "{page} is called by its halt");
@@ -48,15 +53,15 @@ fn every_halt_has_a_page_with_a_fix() {
 #[test]
 fn every_page_belongs_to_a_halt() {
     let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let pages = halts().map(|(halt, _)| format!("{}.md", halt.page()));
-    assert_eq!(files.collect::<BTreeSet<_>>(), BTreeSet::from(pages));
+    let pages = pages().into_iter().map(|(page, _)| format!("{page}.md"));
+    assert_eq!(files.collect::<BTreeSet<_>>(), pages.collect::<BTreeSet<_>>());
 }
 
 #[test]
 fn every_command_on_a_page_exists() {
     let mut seen = 0;
-    for (halt, _) in halts() {
-        let text = std::fs::read_to_string(folder().join(format!("{}.md", halt.page()))).unwrap();
+    for (page, _) in pages() {
+        let text = std::fs::read_to_string(folder().join(format!("{page}.md"))).unwrap();
         let commands = text.split('`').filter(|part| part.starts_with("headwater "));
         for command in commands {
             let words: Vec<_> = command.split_whitespace().skip(1).take_while(|word| !word.starts_with("--")).collect();

@@ -1,6 +1,7 @@
 //! `explain`, `wait`, `history` and `rejected` of the built binary, with a pod.
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::oid::ObjectId;
+use mongodb::bson::{Bson, Document, doc};
 use serde_json::json;
 use testkit::wait::wait_for;
 
@@ -112,4 +113,42 @@ async fn rejected_events_are_listed_discarded_and_resubmitted() {
     assert_eq!(fixture.run(&["rejected", "list"]).await.success(), "no rejected events in `shop`\n");
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
+}
+
+#[tokio::test]
+async fn an_event_can_be_waited_for_by_its_id() {
+    let fixture = CliFixture::new("wait_event", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    let pod = fixture.start_pod("pod-1");
+    let events = fixture.source.collection::<Document>("events");
+    let event = |id: Bson, version: Option<i64>| {
+        let mut event = doc! { "_id": id, "aggregateId": "order-1", "type": "Added", "payload": { "amount": 5 } };
+        event.extend(version.map(|version| ("version".to_owned(), version.into())));
+        event
+    };
+    let oid = ObjectId::new();
+    events.insert_one(event(oid.into(), Some(1))).await.unwrap();
+    events.insert_one(event("second".into(), Some(2))).await.unwrap();
+    for (id, sequence) in [(oid.to_hex(), 1), ("second".to_owned(), 2)] {
+        let answer = fixture.run(&["wait", "--event", &id, "--timeout", "60s", "--json"]).await;
+        assert!(answer.status.success(), "{}", answer.stderr);
+        assert!(answer.json()["sequence"].as_i64().is_some_and(|at| at >= sequence), "{}", answer.stdout);
+    }
+    let total = fixture.views.collection::<Document>("totals").find_one(doc! { "_id": "order-1" }).await.unwrap();
+    assert_eq!(total, Some(doc! { "_id": "order-1", "total": 10 }));
+
+    let unknown = fixture.run(&["wait", "--event", "third"]).await.failure();
+    assert!(unknown.contains("the source has no event with this `_id`"), "{unknown}");
+    events.insert_one(event("unnumbered".into(), None)).await.unwrap();
+    let rejected = fixture.run(&["wait", "--event", "unnumbered"]).await.failure();
+    assert!(rejected.contains("no usable aggregate id or sequence"), "{rejected}");
+    for wrong in [&["wait", "order-1"][..], &["wait", "--sequence", "1"], &["wait", "order-1", "--event", "second"]] {
+        assert_eq!(fixture.run(wrong).await.status.code(), Some(2), "{wrong:?}");
+    }
+    pod.terminate();
+    assert!(pod.wait_for_exit(SOON).await.success());
+    // Without a sequence, position and time of an event are not in the source.
+    fixture.edit_config(|text| text.replace(", sequence: version", "") + "producer: { start: now }\n");
+    let unsequenced = fixture.run(&["wait", "--event", "second"]).await.failure();
+    assert!(unsequenced.contains("without it nobody can tell whether an event is applied"), "{unsequenced}");
 }

@@ -245,3 +245,81 @@ async fn another_index_needs_no_build() {
     assert!(indexes.contains(&"total_1".to_owned()), "{indexes:?}");
     stop(pod).await;
 }
+
+#[tokio::test]
+async fn a_build_that_breaks_a_unique_index_stops_before_the_switch() {
+    let fixture = CliFixture::new("read_model_unique", "").await;
+    fixture.run(&["topology", "apply"]).await.success();
+    configure(&fixture, &[TOTALS]).await;
+    insert_orders(&fixture).await;
+    let pod = fixture.start_pod("pod-0");
+    wait_for_value(&fixture, "totals", "order-3", "total", 40).await;
+    // Two orders of one customer.
+    let unique = "owners: { when: { Added: { $set: { customer: $$event.payload.customer } } }, indexes: [ { keys: { customer: 1 }, unique: true } ] }";
+    configure(&fixture, &[TOTALS, unique]).await;
+    stop(pod).await;
+    let pod = fixture.start_pod("pod-0");
+    let problem = wait_for("the problem", SOON, async || {
+        let list = read_models(&fixture).await;
+        match list["problem"].as_str() {
+            Some(problem) => Ok(problem.to_owned()),
+            None => Err(list),
+        }
+    })
+    .await;
+    let expected = "several documents of `owners` have the same values of `customer`, which a unique index forbids";
+    assert!(problem.contains(expected) && !problem.contains("ann"), "{problem}");
+    assert_eq!(read_models(&fixture).await["stage"], "building", "nothing is switched");
+    let status = fixture.run(&["status", "--json"]).await;
+    assert!(status.stdout.contains("read_model_change_stopped"), "{}", status.stdout);
+
+    // Once the documents differ, the build goes on.
+    fixture.insert("order-3", 5, "Added", doc! { "amount": 10, "customer": "cy" }).await;
+    wait_for_value(&fixture, "totals", "order-3", "total", 50).await;
+    fixture.run(&["read-model", "accept", "owners", "--yes"]).await.success();
+    wait_for_states(&fixture, &[("owners", "complete"), ("totals", "complete")]).await;
+    let indexes = fixture.views.collection::<Document>("owners").list_index_names().await.unwrap();
+    assert!(indexes.contains(&"customer_1".to_owned()), "{indexes:?}");
+    stop(pod).await;
+}
+
+#[tokio::test]
+async fn a_change_waits_for_a_request_is_slowed_down_and_cancelled() {
+    let fixture = CliFixture::new("read_model_waits", "").await;
+    fixture.run(&["topology", "apply"]).await.success();
+    let wait_for_request = |text: String| text.replace("change_delay: 0s", "change_delay: 0s, on_change: wait");
+    configure(&fixture, &[TOTALS]).await;
+    let pod = fixture.start_pod("pod-0");
+    for number in 0..30 {
+        fixture.insert(&format!("order-{number:02}"), 1, "Added", doc! { "amount": 10 }).await;
+    }
+    wait_for_value(&fixture, "totals", "order-29", "total", 10).await;
+    stop(pod).await;
+
+    configure(&fixture, &[TOTALS, COUNTS]).await;
+    fixture.edit_config(wait_for_request);
+    let pod = fixture.start_pod("pod-0");
+    fixture.insert("order-00", 2, "Added", doc! { "amount": 10 }).await;
+    wait_for_value(&fixture, "totals", "order-00", "total", 20).await;
+    let before = wait_for_states(&fixture, &[("totals", "complete")]).await;
+    assert_eq!(before["generation"], 1, "nothing changes by itself: {before}");
+    fixture.run(&["read-model", "rebuild", "counts", "--rate", "1"]).await.success();
+    let building = wait_for("a part of the build", SOON, async || {
+        let list = read_models(&fixture).await;
+        let built = list["build"]["aggregates"].as_i64().unwrap_or(0);
+        if built > 0 && list["stage"] == "building" { Ok(list) } else { Err(list) }
+    })
+    .await;
+    assert!(building["build"]["aggregates"].as_i64().is_some_and(|built| built < 30), "one event a second: {building}");
+    let second = fixture.run(&["read-model", "rebuild", "totals"]).await.failure();
+    assert!(second.contains("a change is under way (building)"), "{second}");
+    fixture.run(&["read-model", "cancel"]).await.success();
+    let after = wait_for_states(&fixture, &[("totals", "complete")]).await;
+    assert!(after["generation"].as_i64().is_some_and(|number| number > 2), "{after}");
+    wait_for("the collection of the build to be dropped", SOON, async || {
+        let names = fixture.views.list_collection_names().await.unwrap();
+        if names.iter().any(|name| name.starts_with("_headwater_build_")) { Err(names) } else { Ok(()) }
+    })
+    .await;
+    stop(pod).await;
+}

@@ -66,3 +66,25 @@ async fn an_upcast_that_cannot_work_is_refused() {
     assert!(refused.contains("source.upcast.Placed") && refused.contains("each stage must be one of"), "{refused}");
     assert!(refused.contains("source.upcast.Paid") && refused.contains("`$$NOW` gives another result"), "{refused}");
 }
+
+#[tokio::test]
+async fn a_sample_is_upcast_before_it_is_checked() {
+    let fixture = CliFixture::new("upcast_sample", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    fixture.insert("order-1", 1, "Placed", doc! { "cents": "a secret" }).await;
+    fixture.insert("order-2", 1, "Placed", doc! { "currency": "SEK", "cents": 5 }).await;
+    fixture.insert("order-2", 2, "Paid", doc! {}).await;
+    let missing = "`$$event.payload.currency`: is missing in 1 of 2 sampled events of type `Placed`";
+    let before = fixture.run(&["check", "--sample", "50"]).await.success();
+    assert!(before.contains(missing), "{before}");
+    fixture.edit_config(|text| text.replace("sequence: version }", UPCAST));
+    let after = fixture.run(&["check", "--sample", "50"]).await.success();
+    assert!(!after.contains("is missing in"), "{after}");
+    // An upcast that fails for some events parks them.
+    let failing = UPCAST.replace("{ $ifNull: [ $payload.currency, EUR ] }", "{ $add: [ $payload.cents, 1 ] }");
+    fixture.edit_config(|text| text.replace(UPCAST, &failing));
+    let failed = fixture.run(&["check", "--sample", "50"]).await;
+    assert!(failed.stdout.contains("1 of 3 sampled events cannot be upcast, so they are parked"), "{}", failed.stdout);
+    assert!(!failed.stdout.contains("a secret"), "{}", failed.stdout);
+    failed.failure();
+}

@@ -107,6 +107,14 @@ async fn parked_events_are_retried_and_discarded_over_http() {
     let applied = fixture.request_with(TOKEN, "GET", "/api/applied?aggregate=order-1&sequence=2", "").await;
     assert_eq!(applied.status, 200, "{}", applied.body);
     assert!(applied.body.contains("\"operation_time\""), "{}", applied.body);
+    // The same event, by its `_id` in the source.
+    let events = fixture.0.events();
+    let event = events.find_one(doc! { "aggregateId": "order-1", "version": 2 }).await;
+    let id = event.unwrap().unwrap().get_object_id("_id").unwrap().to_hex();
+    let by_id = fixture.request_with(TOKEN, "GET", &format!("/api/applied?event={id}"), "").await;
+    assert_eq!(by_id.status, 200, "{}", by_id.body);
+    let unknown = fixture.request_with(TOKEN, "GET", "/api/applied?event=nobody", "").await;
+    assert!(unknown.status == 404 && unknown.body.contains("no event with this `_id`"), "{}", unknown.body);
     let late = fixture.request_with(TOKEN, "GET", "/api/applied?aggregate=order-1&sequence=3&timeout=0.05", "").await;
     assert_eq!(late.status, 504, "{}", late.body);
     let order = views.collection::<Document>("orders").find_one(doc! { "_id": "order-1" }).await.unwrap();

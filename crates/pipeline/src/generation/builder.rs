@@ -65,10 +65,18 @@ pub struct BuildDependencies {
     pub view: view::Config,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildOptions {
     /// Events per second; `None`: as fast as possible.
     pub rate: Option<u32>,
+    /// The build pauses while the majority of the source's members is further behind.
+    pub max_replication_lag: Duration,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self { rate: None, max_replication_lag: MAX_REPLICATION_LAG }
+    }
 }
 
 /// Counts of a build; but for the first three, since this pod took it up.
@@ -84,6 +92,8 @@ pub struct BuildTotals {
     /// Aggregates whose earlier events the source does not have, or not all of them.
     pub missing: Vec<AggregateId>,
     pub missing_count: u64,
+    /// Set while the build pauses: how far the majority of the source's members is behind its primary.
+    pub replication_lag: Option<Duration>,
 }
 
 /// Receives the totals about once a second. An error ends the build.
@@ -239,6 +249,7 @@ impl BuildRun {
         steps.spawn(Arc::clone(self).read_page(None));
         let (mut waiting, mut running, mut seen, mut next_page) = (VecDeque::new(), 0, 0, None);
         let mut reported = Instant::now();
+        self.wait_for_replication(report).await?;
         while let Some(step) = steps.join_next().await {
             match step.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))? {
                 BuildStep::Page(page) => {
@@ -254,7 +265,7 @@ impl BuildRun {
             }
             if reported.elapsed() >= PROGRESS_INTERVAL {
                 report.report(&self.totals()).await?;
-                self.wait_for_replication().await;
+                self.wait_for_replication(report).await?;
                 reported = Instant::now();
             }
             while running < CONCURRENT_GROUPS
@@ -292,16 +303,21 @@ impl BuildRun {
     }
 
     /// A build reads much from the source. It pauses while secondaries cannot follow the primary.
-    async fn wait_for_replication(&self) {
+    async fn wait_for_replication(&self, report: &impl BuildProgressReport) -> Result<(), Error> {
         let admin = self.builder.dependencies.server.database("admin");
-        let began = Instant::now();
+        let mut is_paused = false;
         loop {
             // A mongos does not say; without an answer there is nothing to wait for.
             let lag = admin.run_command(doc! { "hello": 1 }).await.ok().and_then(|hello| replication_lag(&hello));
-            let Some(lag) = lag.filter(|lag| *lag > MAX_REPLICATION_LAG) else { return };
-            if began.elapsed() < PROGRESS_INTERVAL {
+            let lag = lag.filter(|lag| *lag > self.options.max_replication_lag);
+            if lag.is_some() || is_paused {
+                report.report(&BuildTotals { replication_lag: lag, ..self.totals() }).await?;
+            }
+            let Some(lag) = lag else { return Ok(()) };
+            if !is_paused {
                 tracing::warn!(?lag, "build paused: the secondaries of the source are behind");
             }
+            is_paused = true;
             sleep(PROGRESS_INTERVAL).await;
         }
     }
@@ -338,13 +354,8 @@ impl BuildRun {
         let Some(events) = history.read_aggregates(&aggregates, upto).await? else {
             return self.build_one_by_one(history, &cursors).await;
         };
-        let mut by_aggregate: HashMap<Identity, Vec<DeliveredEvent>> = HashMap::with_capacity(cursors.len());
-        for event in events {
-            by_aggregate.entry(Identity::of(event.aggregate.value())).or_default().push(event);
-        }
-        let mut submitted = vec![];
-        for cursor in cursors {
-            let mut events = by_aggregate.remove(&Identity::of(cursor.aggregate.value())).unwrap_or_default();
+        let mut submitted = Vec::with_capacity(events.iter().map(Vec::len).sum());
+        for (cursor, mut events) in cursors.into_iter().zip(events) {
             events.retain(|event| event.sequence <= cursor.sequence && event.sequence >= cursor.first_sequence);
             if self.is_whole(&cursor, None, &events) && events.last().is_some_and(|it| it.sequence == cursor.sequence) {
                 submitted.extend(events);

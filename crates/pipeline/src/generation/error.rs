@@ -30,6 +30,10 @@ pub enum Error {
     Walk(Box<source_walk::Error>),
     #[error("failed to read the checkpoint")]
     Checkpoint(#[source] Box<crate::checkpoint::Error>),
+    #[error("several documents of `{model}` have the same values of {fields}, which a unique index forbids")]
+    NotUnique { model: String, fields: String },
+    #[error(transparent)]
+    Erasure(#[from] crate::erasure::Error),
 }
 
 impl From<view::Error> for Error {

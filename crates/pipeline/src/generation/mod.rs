@@ -27,4 +27,6 @@ pub use document::{
 pub use error::Error;
 pub use fence::raise_fence;
 pub use store::{GENERATIONS, GenerationStore};
-pub use switch::{carry_discards, complete_switch, drop_builds, free_space_problem, prepare_build};
+pub use switch::{
+    carry_discards, complete_switch, create_unique_indexes, drop_builds, free_space_problem, prepare_build,
+};

@@ -9,15 +9,34 @@ use super::document::{BUILD_PREFIX, Generation, GenerationStage, ModelVersion};
 use super::error::{Error, store_error};
 use super::fence::raise_fence;
 use super::store::GenerationStore;
-use crate::view;
+use crate::view::{self, Projection};
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
+const DUPLICATE_KEY: i32 = 11000;
 
-/// Creates the collections and indexes of the versions that are built. An index that cannot be made fails here, before the build.
+/// Creates the collections and indexes of the versions that are built, except unique ones. An index that cannot be made fails here, before the build.
 pub async fn prepare_build(views: &Database, pipeline: &str, generation: &Generation) -> Result<(), Error> {
     for (name, version) in generation.to_build() {
         let models = [Box::new(version.compile(name)?) as Box<dyn view::Projection>];
-        view::without_orphans(views.client(), pipeline, view::prepare(views, &models)).await?;
+        view::without_orphans(views.client(), pipeline, view::prepare_build(views, &models)).await?;
+    }
+    Ok(())
+}
+
+/// Creates the unique indexes of the versions that are built. Only when all their documents are: on its way a build has states that live events never had,
+/// such as the old e-mail address of one customer beside that of another one who got it later.
+pub async fn create_unique_indexes(views: &Database, pipeline: &str, generation: &Generation) -> Result<(), Error> {
+    for (name, version) in generation.to_build() {
+        for index in version.compile(name)?.indexes().into_iter().filter(view::Index::is_unique) {
+            let fields: Vec<_> = index.keys.keys().map(|field| format!("`{field}`")).collect();
+            let created = view::without_orphans(views.client(), pipeline, view::create_index(views, index)).await;
+            created.map_err(|error| match &error {
+                view::Error::Store { source, .. } if source.code() == Some(DUPLICATE_KEY) => {
+                    Error::NotUnique { model: name.clone(), fields: fields.join(", ") }
+                }
+                _ => error.into(),
+            })?;
+        }
     }
     Ok(())
 }

@@ -84,7 +84,11 @@ impl BuildApplier {
             None => None,
         };
         let rules = self.runner.rules();
-        let events: Vec<PendingEvent> = events.into_iter().map(|event| PendingEvent::new(event, rules)).collect();
+        let mut pending: Vec<PendingEvent> = Vec::with_capacity(events.len());
+        for event in events {
+            pending.push(PendingEvent::new_after(pending.last(), event, rules));
+        }
+        let events = pending;
         let mut results = EventResults::unresolved(events.len());
         self.runner.resolve(&events, &mut results).await;
         for indices in group_by_aggregate(&events, &results.unresolved_indices()) {

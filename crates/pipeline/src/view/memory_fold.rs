@@ -6,9 +6,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use mongodb::bson::{Document, RawDocumentBuf};
+use mongodb::bson::RawDocumentBuf;
 
 use super::identity::Identity;
+use super::memory_update::FoldedDocument;
 use super::plan::{PlannedStatement, StatementOrigin};
 use super::projection::ProjectionEvent;
 use super::read_model::ReadModel;
@@ -38,7 +39,7 @@ struct MemoryFold {
     origin: StatementOrigin,
     collection: Arc<str>,
     aggregate: Identity,
-    document: Option<Document>,
+    folded: FoldedDocument,
     input_bytes: usize,
 }
 
@@ -57,14 +58,14 @@ impl MemoryFolds {
                 origin,
                 collection: Arc::clone(model.shared_collection()),
                 aggregate: aggregate.clone(),
-                document: None,
+                folded: FoldedDocument::default(),
                 input_bytes: 0,
             });
             self.folds.len() - 1
         });
         let fold = &mut self.folds[at];
         fold.input_bytes += event.document.as_bytes().len();
-        if fold.input_bytes > MAX_INPUT_BYTES || model.apply_in_memory(event, &mut fold.document).is_err() {
+        if fold.input_bytes > MAX_INPUT_BYTES || model.apply_in_memory(event, &mut fold.folded).is_err() {
             self.unfoldable.insert((origin.model.get(), aggregate.clone()));
         }
     }
@@ -73,7 +74,7 @@ impl MemoryFolds {
     pub(super) fn finish(mut self) -> Result<Vec<PlannedStatement>, HashSet<FoldKey>> {
         let mut inserts = Vec::with_capacity(self.folds.len());
         for fold in self.folds {
-            let Some(document) = fold.document else { continue };
+            let Some(document) = fold.folded.document else { continue };
             match RawDocumentBuf::try_from(&document) {
                 Ok(raw) => inserts.push(PlannedStatement {
                     origin: fold.origin,

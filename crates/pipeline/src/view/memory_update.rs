@@ -5,6 +5,7 @@
 //! what is parked.
 
 use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, RawBson, RawBsonRef, RawDocument};
@@ -18,6 +19,28 @@ use super::value_position::ValuePosition;
 pub(super) struct MemoryUpdate {
     /// In the order in which the server changes fields: by path, whatever the operator.
     changes: Vec<FieldChange>,
+}
+
+/// A document that is folded in memory; `None` if there is none.
+#[derive(Debug, Default)]
+pub(super) struct FoldedDocument {
+    pub(super) document: Option<Document>,
+    sets: SetIndexes,
+}
+
+/// By path: the elements of a large list to which `$addToSet` adds. A list that another operator may have changed has no entry.
+type SetIndexes = HashMap<Vec<String>, HashSet<Identity>>;
+
+impl FoldedDocument {
+    pub(super) fn delete(&mut self) {
+        *self = Self::default();
+    }
+
+    fn forget_sets(&mut self, path: &[String]) {
+        if !self.sets.is_empty() {
+            self.sets.retain(|list, _| !list.starts_with(path) && !path.starts_with(list));
+        }
+    }
 }
 
 /// Only the server knows the result.
@@ -43,6 +66,8 @@ enum UpdateOperator {
     AddToSet,
 }
 
+/// Searching a list of so many elements is faster than an index of it.
+const SMALL_SET: usize = 16;
 /// Deeper values are rare; the server has a limit of its own.
 const MAX_DEPTH: usize = 30;
 const EACH: &str = "$each";
@@ -63,23 +88,17 @@ impl MemoryUpdate {
         (!has_conflict).then_some(Self { changes })
     }
 
-    /// `document` is `None` if there is none: it is created with this `_id`. After an error its content is undefined.
-    pub(super) fn apply(
-        &self,
-        document: &mut Option<Document>,
-        id: &Bson,
-        event: &RawDocument,
-    ) -> Result<(), NeedsServer> {
-        let is_insert = document.is_none();
+    /// A missing document is created with this `_id`. After an error its content is undefined.
+    pub(super) fn apply(&self, folded: &mut FoldedDocument, id: &Bson, event: &RawDocument) -> Result<(), NeedsServer> {
+        let is_insert = folded.document.is_none();
         if is_insert {
-            *document = Some(Document::from_iter([("_id".to_owned(), check_id(id)?)]));
+            folded.document = Some(Document::from_iter([("_id".to_owned(), check_id(id)?)]));
         }
-        let document = document.as_mut().ok_or(NeedsServer)?;
         for change in &self.changes {
             if change.operator == UpdateOperator::SetOnInsert && !is_insert {
                 continue;
             }
-            change.apply(document, event)?;
+            change.apply(folded, event)?;
         }
         Ok(())
     }
@@ -102,28 +121,39 @@ impl UpdateOperator {
 }
 
 impl FieldChange {
-    fn apply(&self, document: &mut Document, event: &RawDocument) -> Result<(), NeedsServer> {
+    fn apply(&self, folded: &mut FoldedDocument, event: &RawDocument) -> Result<(), NeedsServer> {
         // A value that the event does not have is left out with its field.
         match &self.operand {
-            TemplateNode::Literal(literal) => self.change(document, literal.as_raw_bson_ref()),
+            TemplateNode::Literal(literal) => self.change(folded, literal.as_raw_bson_ref()),
             TemplateNode::Event(path, ValuePosition::Stored) => match path.find(event) {
-                Some(value) => self.change(document, value.as_ref()),
+                Some(value) => self.change(folded, value.as_ref()),
                 None => Ok(()),
             },
             node => match node.render(event).map_err(|_| NeedsServer)? {
-                Some(value) => self.change(document, value.as_raw_bson_ref()),
+                Some(value) => self.change(folded, value.as_raw_bson_ref()),
                 None => Ok(()),
             },
         }
     }
 
-    fn change(&self, document: &mut Document, operand: RawBsonRef<'_>) -> Result<(), NeedsServer> {
+    fn change(&self, folded: &mut FoldedDocument, operand: RawBsonRef<'_>) -> Result<(), NeedsServer> {
+        if self.operator != UpdateOperator::AddToSet {
+            folded.forget_sets(&self.path);
+        }
+        let FoldedDocument { document, sets } = folded;
+        let document = document.as_mut().ok_or(NeedsServer)?;
         let (last, parents) = self.path.split_last().ok_or(NeedsServer)?;
         let Some(parent) = find_parent(document, parents, self.operator != UpdateOperator::Unset)? else {
             return Ok(());
         };
         if self.operator == UpdateOperator::Unset {
             parent.remove(last);
+            return Ok(());
+        }
+        if self.operator == UpdateOperator::AddToSet {
+            let list = parent.entry(last.clone()).or_insert_with(|| Bson::Array(vec![]));
+            let Bson::Array(values) = list else { return Err(NeedsServer) };
+            add_to_set(values, list_operand(operand)?, sets, &self.path);
             return Ok(());
         }
         match parent.get_mut(last) {
@@ -146,19 +176,14 @@ impl UpdateOperator {
                 if is_number(&amount) { Ok(amount) } else { Err(NeedsServer) }
             }
             Self::Push => list_operand(operand).map(Bson::Array),
-            Self::AddToSet => {
-                let mut values = vec![];
-                add_to_set(&mut values, list_operand(operand)?);
-                Ok(Bson::Array(values))
-            }
-            Self::Unset => Err(NeedsServer),
+            // Changed where the document is known.
+            Self::AddToSet | Self::Unset => Err(NeedsServer),
         }
     }
 
     fn change(self, stored: &mut Bson, operand: RawBsonRef<'_>) -> Result<(), NeedsServer> {
         match (self, &mut *stored) {
             (Self::Push, Bson::Array(values)) => values.extend(list_operand(operand)?),
-            (Self::AddToSet, Bson::Array(values)) => add_to_set(values, list_operand(operand)?),
             (Self::Push | Self::AddToSet | Self::Unset, _) => return Err(NeedsServer),
             (Self::Set | Self::SetOnInsert, stored) => *stored = to_plain(operand, 0)?,
             (Self::Inc, stored) => *stored = add(stored, &to_plain(operand, 0)?)?,
@@ -247,7 +272,20 @@ fn list_operand(operand: RawBsonRef<'_>) -> Result<Vec<Bson>, NeedsServer> {
     to_plain(operand, 1).map(|value| vec![value])
 }
 
-fn add_to_set(values: &mut Vec<Bson>, added: Vec<Bson>) {
+/// In time that does not grow with the list.
+fn add_to_set(values: &mut Vec<Bson>, added: Vec<Bson>, sets: &mut SetIndexes, path: &[String]) {
+    let is_small = values.len() + added.len() <= SMALL_SET;
+    if is_small && !sets.contains_key(path) {
+        return add_to_small_set(values, added);
+    }
+    let index = match sets.get_mut(path) {
+        Some(index) => index,
+        None => sets.entry(path.to_vec()).or_insert(values.iter().map(Identity::of).collect()),
+    };
+    values.extend(added.into_iter().filter(|value| index.insert(Identity::of(value))));
+}
+
+fn add_to_small_set(values: &mut Vec<Bson>, added: Vec<Bson>) {
     for value in added {
         let identity = Identity::of(&value);
         let is_known = values.iter().any(|known| match (known, &value) {

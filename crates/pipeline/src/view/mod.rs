@@ -87,14 +87,15 @@ pub use observer::{ApplyObserver, ApplyTimestamps};
 pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore, PausedPage};
 pub use plan::ApplyOutcome;
 pub use prepare::prepare;
+pub(crate) use prepare::{create_index, prepare_build};
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
 pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
 pub use repair::{DocumentRepair, RepairOutcome};
 pub use snapshot_reader::{AggregateSnapshot, ModelCopy, SnapshotReader};
 pub use source_documents::SourceDocuments;
 pub use source_event::InvalidSourceEvent;
-pub use source_event_reader::SourceEventReader;
-pub use upcast::{Upcast, UpcastDeclaration};
+pub use source_event_reader::{EventPlace, SourceEventReader};
+pub use upcast::{Upcast, UpcastDeclaration, upcast_documents};
 
 /// The collection of parked events, in the read-model database.
 pub const PARKED_EVENTS: &str = "parked_events";

@@ -557,6 +557,21 @@ impl<'a> TransactionPlanner<'a> {
 impl PendingEvent {
     pub(super) fn new(event: DeliveredEvent, rules: &ApplyRules) -> Self {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
+        Self::with_identity(event, identity, rules)
+    }
+
+    /// As [`Self::new`], after another event that is often of the same aggregate.
+    pub(super) fn new_after(previous: Option<&Self>, event: DeliveredEvent, rules: &ApplyRules) -> Self {
+        let is_same = |previous: &&Self| {
+            previous.event.aggregate == event.aggregate && previous.event.namespace == event.namespace
+        };
+        match previous.filter(is_same) {
+            Some(previous) => Self::with_identity(event, previous.identity.clone(), rules),
+            None => Self::new(event, rules),
+        }
+    }
+
+    fn with_identity(event: DeliveredEvent, identity: Identity, rules: &ApplyRules) -> Self {
         let models = rules.models.get();
         let expected = models.models.iter().filter(|model| model.projection.handles(&event)).count();
         let expected_statements = expected.max(1);

@@ -11,6 +11,19 @@ const NAMESPACE_EXISTS: i32 = 48;
 
 /// Creates what is missing and leaves the rest. An index that differs from an existing one of its name is an error.
 pub async fn prepare(database: &Database, models: &[impl AsRef<dyn Projection>]) -> Result<(), Error> {
+    prepare_indexes(database, models, |_| true).await
+}
+
+/// As [`prepare`], without unique indexes: a build writes documents in another order than live events did.
+pub(crate) async fn prepare_build(database: &Database, models: &[impl AsRef<dyn Projection>]) -> Result<(), Error> {
+    prepare_indexes(database, models, |index| !index.is_unique()).await
+}
+
+async fn prepare_indexes(
+    database: &Database,
+    models: &[impl AsRef<dyn Projection>],
+    is_wanted: impl Fn(&Index) -> bool,
+) -> Result<(), Error> {
     let mut collections = vec![CURSORS.to_owned(), PARKED_EVENTS.to_owned()];
     collections.extend(models.iter().flat_map(|model| model.as_ref().collections()));
     for collection in &collections {
@@ -23,7 +36,7 @@ pub async fn prepare(database: &Database, models: &[impl AsRef<dyn Projection>])
         options: doc! { "name": "headwater_parked", "partialFilterExpression": { "parked": { "$exists": true } } },
     };
     create_index(database, parked).await?;
-    for wanted in models.iter().flat_map(|model| model.as_ref().indexes()) {
+    for wanted in models.iter().flat_map(|model| model.as_ref().indexes()).filter(is_wanted) {
         create_index(database, wanted).await?;
     }
     Ok(())
@@ -38,7 +51,7 @@ async fn create_collection(database: &Database, collection: &str) -> Result<(), 
     }
 }
 
-async fn create_index(database: &Database, index: Index) -> Result<(), Error> {
+pub(crate) async fn create_index(database: &Database, index: Index) -> Result<(), Error> {
     let mut wanted = doc! { "key": index.keys.clone(), "name": default_index_name(&index.keys) };
     wanted.extend(index.options);
     let command = doc! {

@@ -124,3 +124,9 @@ pub struct Index {
     pub keys: Document,
     pub options: Document,
 }
+
+impl Index {
+    pub fn is_unique(&self) -> bool {
+        self.options.get_bool("unique").unwrap_or(false)
+    }
+}

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::delivered_event::DeliveredEvent;
 use super::event_path::EventPath;
-use super::memory_update::{MemoryUpdate, NeedsServer};
+use super::memory_update::{FoldedDocument, MemoryUpdate, NeedsServer};
 use super::projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements};
 use super::template::{TemplateError, TemplateNode};
 use super::upcast::{Upcast, UpcastDeclaration};
@@ -172,12 +172,11 @@ impl ReadModel {
         &self.collection
     }
 
-    /// Applies an event to the document of its aggregate in memory; `None` is no document. Only for models
-    /// [keyed by the aggregate](Self::is_keyed_by_aggregate).
+    /// Applies an event to the document of its aggregate in memory. Only for models [keyed by the aggregate](Self::is_keyed_by_aggregate).
     pub(super) fn apply_in_memory(
         &self,
         event: &ProjectionEvent<'_>,
-        document: &mut Option<Document>,
+        folded: &mut FoldedDocument,
     ) -> Result<(), NeedsServer> {
         if !self.is_from_own_collection(event) {
             return Ok(());
@@ -185,11 +184,11 @@ impl ReadModel {
         match self.clause_for(event) {
             None => Ok(()),
             Some(EventClause::Update(_, Some(update))) => {
-                update.apply(document, event.delivered.aggregate.value(), event.document)
+                update.apply(folded, event.delivered.aggregate.value(), event.document)
             }
             Some(EventClause::Update(_, None) | EventClause::Pipeline(_)) => Err(NeedsServer),
             Some(EventClause::Delete) => {
-                *document = None;
+                folded.delete();
                 Ok(())
             }
         }

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mongodb::Database;
-use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, Document, RawBson, RawDocument, RawDocumentBuf, doc};
+use mongodb::options::ReadConcern;
 
 use super::delivered_event::{DeliveredEvent, EventBody};
 use super::error::Error;
@@ -22,8 +23,8 @@ const PAGE_EVENTS: usize = 500;
 /// Most gaps are short.
 const BATCH_EVENTS: u32 = 100;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
-/// For reads of many aggregates: fewer round trips.
-const AGGREGATES_BATCH: u32 = 2_000;
+/// For reads of many aggregates: as many as a group of a build usually has, in one round trip.
+const AGGREGATES_BATCH: u32 = 10_000;
 const MAX_AGGREGATES_BYTES: usize = 2 * PAGE_BYTES;
 
 /// The events of a source with a sequence.
@@ -33,6 +34,17 @@ pub struct SourceEventReader {
     aggregate: SourceField,
     sequence: SourceField,
     event_type: Option<EventPath>,
+}
+
+/// Where an event of the source is in its aggregate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EventPlace {
+    At {
+        aggregate: AggregateId,
+        sequence: i64,
+    },
+    /// It has no usable aggregate id or sequence: the producer rejects it.
+    Nowhere,
 }
 
 /// A field as a query names it, and as a document is searched for it.
@@ -53,6 +65,25 @@ impl SourceEventReader {
         })
     }
 
+    /// The place of the event with one of these `_id`s; `None` if the source has no such event. Reads what the primary has, as a client does that
+    /// has just written it.
+    pub async fn find_place(&self, ids: &[Bson]) -> Result<Option<EventPlace>, Error> {
+        for (namespace, collection) in &self.collections {
+            let found = collection.find_one(doc! { "_id": { "$in": ids } }).read_concern(ReadConcern::local());
+            if let Some(document) = found.await.map_err(source_error("look up event", namespace))? {
+                return Ok(Some(self.place_of(&document).unwrap_or(EventPlace::Nowhere)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn place_of(&self, document: &RawDocument) -> Option<EventPlace> {
+        let aggregate = self.aggregate.path.as_ref()?.find(document)?;
+        let aggregate = AggregateId::new(Bson::try_from(aggregate.as_ref()).ok()?)?;
+        let sequence = read_sequence(self.sequence.path.as_ref()?.find(document)?.as_ref())?;
+        Some(EventPlace::At { aggregate, sequence })
+    }
+
     /// The first page of events in this range, both ends included.
     pub(crate) async fn read_range(
         &self,
@@ -63,38 +94,48 @@ impl SourceEventReader {
         self.read_page(aggregate, doc! { "$gte": from, "$lte": to }).await
     }
 
-    /// All events of these aggregates up to this sequence, in order within each aggregate. For aggregates of few events: one query reads them all.
+    /// The events of each of these aggregates up to this sequence, in order. For aggregates of few events: one query reads them all.
     /// `None`: they are too large to be held together.
     pub(crate) async fn read_aggregates(
         &self,
         aggregates: &[AggregateId],
         upto: i64,
-    ) -> Result<Option<Vec<DeliveredEvent>>, Error> {
-        let wanted: HashMap<Identity, &AggregateId> =
-            aggregates.iter().map(|aggregate| (Identity::of(aggregate.value()), aggregate)).collect();
+    ) -> Result<Option<Vec<Vec<DeliveredEvent>>>, Error> {
+        let wanted: HashMap<Identity, usize> =
+            aggregates.iter().enumerate().map(|(at, aggregate)| (Identity::of(aggregate.value()), at)).collect();
         let values: Vec<Bson> = aggregates.iter().map(|aggregate| aggregate.value().clone()).collect();
         let (aggregate_id, sequence) = (self.aggregate.name.as_str(), self.sequence.name.as_str());
-        let (mut events, mut bytes) = (vec![], 0);
+        let (mut events, mut bytes) = (vec![vec![]; aggregates.len()], 0);
         for (namespace, collection) in &self.collections {
             let failed = source_error("read events", namespace);
             let filter = doc! { aggregate_id: { "$in": &values }, sequence: { "$gte": i64::MIN, "$lte": upto } };
             let query = collection.find(filter).sort(doc! { aggregate_id: 1, sequence: 1 });
             let mut found = query.batch_size(AGGREGATES_BATCH).await.map_err(&failed)?;
+            // Events of one aggregate follow each other: most ids are that of the event before.
+            let mut last: Option<(RawBson, Option<usize>)> = None;
             while found.advance().await.map_err(&failed)? {
                 let document = found.current();
                 bytes += document.as_bytes().len();
                 if bytes > MAX_AGGREGATES_BYTES {
                     return Ok(None);
                 }
-                let id = self.aggregate.path.as_ref().and_then(|path| path.find(document));
-                let id = id.and_then(|id| Bson::try_from(id.as_ref()).ok()).map(|id| Identity::of(&id));
-                if let Some(aggregate) = id.and_then(|id| wanted.get(&id)) {
-                    events.extend(self.to_event(namespace, aggregate, document));
+                let Some(id) = self.aggregate.path.as_ref().and_then(|path| path.find(document)) else { continue };
+                let at = match &last {
+                    Some((known, at)) if known.as_raw_bson_ref() == id.as_ref() => *at,
+                    _ => {
+                        let identity = Bson::try_from(id.as_ref()).ok().map(|id| Identity::of(&id));
+                        let at = identity.and_then(|identity| wanted.get(&identity).copied());
+                        last = Some((id.as_ref().into(), at));
+                        at
+                    }
+                };
+                if let Some(at) = at {
+                    events[at].extend(self.to_event(namespace, &aggregates[at], document));
                 }
             }
         }
         if self.collections.len() > 1 {
-            events.sort_by_key(|event: &DeliveredEvent| event.sequence);
+            events.iter_mut().for_each(|events| events.sort_by_key(|event: &DeliveredEvent| event.sequence));
         }
         Ok(Some(events))
     }

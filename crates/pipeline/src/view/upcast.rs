@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::delivered_event::{DeliveredEvent, EventBody};
 use super::event_path::EventPath;
 use super::projection::Projection;
+use super::read_model::ReadModel;
 use crate::error_policy::{self, ErrorClass};
+use crate::source::SourceConfig;
 
 /// Upcasts by event type, as a read model stores them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,6 +78,33 @@ impl UpcastDeclaration {
         };
         self.stages.iter().map(compile).collect()
     }
+}
+
+/// Documents of a source of events as read models see them; an error says why such an event is parked.
+pub async fn upcast_documents(
+    database: &Database,
+    source: &SourceConfig,
+    models: &[Arc<ReadModel>],
+    documents: Vec<Document>,
+) -> Result<Vec<Result<Document, String>>, mongodb::error::Error> {
+    let to_event = |document: &Document| {
+        let raw = RawDocumentBuf::try_from(document).ok()?;
+        // Without its sequence: only the type counts here.
+        DeliveredEvent::from_source(&SourceConfig { sequence: None, ..source.clone() }, None, &raw).ok()
+    };
+    let events: Vec<Option<DeliveredEvent>> = documents.iter().map(to_event).collect();
+    let indexed = events.iter().enumerate().filter_map(|(index, event)| Some((index, event.as_ref()?)));
+    let projections = models.iter().map(|model| &**model as &dyn Projection);
+    let upcasted = UpcastedEvents::evaluate(database, projections.clone(), indexed).await?;
+    let result = |(index, document): (usize, Document)| {
+        let Some(event) = &events[index] else { return Ok(document) };
+        match projections.clone().find_map(|model| upcasted.get(index, model, event)) {
+            None => Ok(document),
+            Some(Ok(upcasted)) => Ok(Document::try_from(&***upcasted).unwrap_or(document)),
+            Some(Err(detail)) => Err(detail.clone()),
+        }
+    };
+    Ok(documents.into_iter().enumerate().map(result).collect())
 }
 
 impl UpcastedEvents {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc};
 use pipeline::capture;
 use pipeline::generation::{
@@ -62,12 +63,33 @@ impl BuildProgressReport for NoReport {
 }
 
 pub(crate) async fn build(fixture: &ViewFixture, source: SourceConfig, generation: &Generation) -> BuildTotals {
+    let source = SourceConfig { database: fixture.source.name().to_owned(), ..source };
+    build_from(fixture, fixture.source.client().clone(), source, generation).await
+}
+
+/// From another server.
+pub(crate) async fn build_from(
+    fixture: &ViewFixture,
+    server: Client,
+    source: SourceConfig,
+    generation: &Generation,
+) -> BuildTotals {
+    let builder = prepared_builder(fixture, server, source, generation).await;
+    builder.run(BuildOptions::default(), &NoReport).await.unwrap()
+}
+
+pub(crate) async fn prepared_builder(
+    fixture: &ViewFixture,
+    server: Client,
+    source: SourceConfig,
+    generation: &Generation,
+) -> Builder {
     prepare_build(&fixture.views, "shop", generation).await.unwrap();
     raise_fence(&fixture.views, "shop", generation.number).await.unwrap();
     let dependencies = BuildDependencies {
         pipeline: "shop".to_owned(),
-        source: SourceConfig { database: fixture.source.name().to_owned(), ..source },
-        server: fixture.source.client().clone(),
+        source,
+        server,
         capture: capture::Config::default(),
         start: PipelineStart::Beginning,
         views: (*fixture.views).clone(),
@@ -75,7 +97,7 @@ pub(crate) async fn build(fixture: &ViewFixture, source: SourceConfig, generatio
         view: fixture.config.clone(),
     };
     carry_discards(&fixture.views, "shop", generation).await.unwrap();
-    Builder::new(dependencies, generation).await.unwrap().run(BuildOptions::default(), &NoReport).await.unwrap()
+    Builder::new(dependencies, generation).await.unwrap()
 }
 
 pub(crate) fn events_source() -> SourceConfig {

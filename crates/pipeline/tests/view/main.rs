@@ -1,5 +1,6 @@
 //! Events to read models on a real mongod. The expectation is a fold in plain Rust that shares no code with the pipeline.
 
+mod builds;
 mod exactly_once;
 mod expected_fold;
 mod failpoints;

@@ -130,3 +130,52 @@ async fn a_build_gives_the_documents_that_live_events_give() {
     let parked_live = count(parked("live")).await;
     assert_eq!((count(parked("built@2")).await, count(both).await), (parked_live, parked_live));
 }
+
+#[tokio::test]
+async fn a_large_set_is_folded_as_the_server_does() {
+    const EVENTS: i64 = 2_000;
+    let tags = json!({ "when": {
+        "Tagged": { "$addToSet": { "tags": { "$each": "$$event.payload.tags" } } },
+        "Listed": { "$push": { "tags": "$$event.payload.tag" } },
+    } });
+    let fixture = ViewFixture::new("memory_fold_set", json!({})).await;
+    let live = Generation::first([].into());
+    // 20,000 numbers, and every second one is known. Lists that another operator changes are sets of what they have then.
+    let added = |version: i64| -> Vec<Bson> {
+        let numbers = (0..20).map(|number| Bson::Int64((version * 10 + number) % 20_000));
+        numbers.chain([Bson::Double(3.0), Bson::Document(doc! { "n": version % 3 })]).collect()
+    };
+    let change = |version: i64| match version % 500 {
+        7 => event("order-1", version, "Listed", doc! { "tag": version }),
+        _ => event("order-1", version, "Tagged", doc! { "tags": added(version) }),
+    };
+    let events: Vec<Document> = (1..=EVENTS).map(change).collect();
+    fixture.write_source(&events).await;
+    let applier = pod(&fixture, live.model_set().unwrap());
+    applier.apply(all_delivered(&events)).await;
+    let declaration = serde_json::from_value(tags).unwrap();
+    let next = [("tags".to_owned(), ModelVersion::to_build("tags", declaration, "1".to_owned(), 2))].into();
+    let building = Generation { number: 2, stage: GenerationStage::Building, next, ..live };
+    let totals = build(&fixture, events_source(), &building).await;
+    assert_eq!((totals.missing_count, totals.events), (0, EVENTS as u64));
+
+    let expected = fixture.views.collection::<Document>("expected");
+    let mut batch = vec![];
+    let id = doc! { "_id": "order-1" };
+    for event in &events {
+        let payload = event.get_document("payload").unwrap();
+        match payload.get("tag") {
+            None => batch.extend(payload.get_array("tags").unwrap().clone()),
+            Some(tag) => {
+                let set = doc! { "$addToSet": { "tags": { "$each": std::mem::take(&mut batch) } } };
+                expected.update_one(id.clone(), set).upsert(true).await.unwrap();
+                expected.update_one(id.clone(), doc! { "$push": { "tags": tag } }).await.unwrap();
+            }
+        }
+    }
+    expected.update_one(id, doc! { "$addToSet": { "tags": { "$each": batch } } }).await.unwrap();
+    let (expected, built) =
+        (raw_contents(&fixture, "expected").await, raw_contents(&fixture, &built_collection(&building)).await);
+    assert_eq!(expected.len(), 1);
+    assert!(expected == built, "{} bytes, {} bytes", expected[0].as_bytes().len(), built[0].as_bytes().len());
+}
