@@ -1,10 +1,15 @@
-//! `bench`, `soak`, `chaos`, `fuzz` and `verify-lease`: separate programs, run with the forwarded arguments; all but `fuzz` are built in release mode.
+//! `bench`, `soak`, `chaos`, `fuzz` and `verify-lease`: separate programs, run with the forwarded arguments; all but `fuzz` are built in release mode. The
+//! results of benches are stored, compared and drawn here.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::bail;
 
-use crate::process::{cargo, run};
+use clap::Parser;
+
+use crate::process::{cargo, run, run_and_store};
+use crate::{bench_plots, bench_results, peers};
 
 /// A program, and what it measures or shows.
 pub(crate) struct BenchProgram {
@@ -27,12 +32,22 @@ pub(crate) const BENCHES: &[BenchProgram] = &[
     BenchProgram {
         name: "producer",
         binary: "producer",
-        measures: "throughput of a pod that publishes a backlog, next to the raw change stream in the same run; latency of a live event",
+        measures: "throughput of a pod that publishes a backlog, next to the raw change stream and to Debezium's capture in the same run; latency of a live event",
     },
     BenchProgram {
         name: "consumer",
         binary: "consumer",
         measures: "throughput of a pod that applies a backlog, next to raw cursor transactions in the same run; long sessions, short sessions, buckets, sequences committed out of order, signed messages",
+    },
+    BenchProgram {
+        name: "end-to-end",
+        binary: "end-to-end",
+        measures: "insert to read model, 1 KiB, 10,000 aggregates, --minutes 5: rate, CPU per event of every process, latency, memory; beside the design of the notes in NestJS",
+    },
+    BenchProgram {
+        name: "scaling",
+        binary: "scaling",
+        measures: "CPU per event as events, aggregates, event size, pods and read models grow; --cells chooses",
     },
     BenchProgram {
         name: "audit",
@@ -119,24 +134,72 @@ pub(crate) struct ForwardedArgs {
     arguments: Vec<String>,
 }
 
-pub(crate) fn run_named(root: &Path, programs: &[BenchProgram], kind: &str, arguments: &Args) -> anyhow::Result<()> {
-    let listed = || programs.iter().map(|p| format!("  {:<14} {}", p.name, p.measures)).collect::<Vec<_>>().join("\n");
+#[derive(Parser)]
+struct Compare {
+    #[command(flatten)]
+    arguments: bench_results::CompareArgs,
+}
+
+#[derive(Parser)]
+struct Plots {
+    #[command(flatten)]
+    arguments: bench_plots::PlotArgs,
+}
+
+pub(crate) fn run_bench(root: &Path, arguments: &Args) -> anyhow::Result<()> {
+    let forwarded = &arguments.forwarded.arguments;
+    match arguments.name.as_deref() {
+        Some("compare") => bench_results::compare(&parse::<Compare>("compare", forwarded).arguments),
+        Some("plots") => bench_plots::draw(root, &parse::<Plots>("plots", forwarded).arguments),
+        None => {
+            println!("cargo xtask bench NAME\n\n{}", listed(BENCHES));
+            println!(
+                "  {:<14} two results or folders of results: ratios, and exit code 1 beyond --tolerance",
+                "compare A B"
+            );
+            println!("  {:<14} results as SVG in docs/figures", "plots");
+            Ok(())
+        }
+        Some(name) => {
+            let program = find(BENCHES, "bench", name)?;
+            let without_peers = forwarded.iter().any(|argument| argument == "--without-peers" || argument == "--help");
+            let peers = if without_peers { vec![] } else { peers::install(root, name)? };
+            let mut command = release(root, "bench", program.binary, &arguments.forwarded)?;
+            let output = run_and_store(command.envs(peers))?;
+            bench_results::store(root, name, &output)
+        }
+    }
+}
+
+pub(crate) fn run_soak(root: &Path, arguments: &Args) -> anyhow::Result<()> {
     let Some(name) = &arguments.name else {
-        println!("cargo xtask {kind} NAME\n\n{}", listed());
+        println!("cargo xtask soak NAME\n\n{}", listed(SOAKS));
         return Ok(());
     };
+    run(&mut release(root, "bench", find(SOAKS, "soak", name)?.binary, &arguments.forwarded)?)
+}
+
+fn parse<T: Parser>(name: &str, arguments: &[String]) -> T {
+    T::parse_from(std::iter::once(&format!("cargo xtask bench {name}")).chain(arguments))
+}
+
+fn listed(programs: &[BenchProgram]) -> String {
+    programs.iter().map(|p| format!("  {:<14} {}", p.name, p.measures)).collect::<Vec<_>>().join("\n")
+}
+
+fn find<'a>(programs: &'a [BenchProgram], kind: &str, name: &str) -> anyhow::Result<&'a BenchProgram> {
     let Some(program) = programs.iter().find(|program| program.name == name) else {
-        bail!("unknown {kind} `{name}`; available:\n{}", listed());
+        bail!("unknown {kind} `{name}`; available:\n{}", listed(programs));
     };
-    release(root, "bench", program.binary, &arguments.forwarded)
+    Ok(program)
 }
 
 pub(crate) fn verify_lease(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
-    release(root, "lease-model", "verify_lease", forwarded)
+    run(&mut release(root, "lease-model", "verify_lease", forwarded)?)
 }
 
 pub(crate) fn chaos(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
-    release(root, "bench", "chaos", forwarded)
+    run(&mut release(root, "bench", "chaos", forwarded)?)
 }
 
 /// In a debug build: overflow checks and assertions are part of the search.
@@ -145,9 +208,11 @@ pub(crate) fn fuzz(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()>
     run(command.arg("--").args(&forwarded.arguments))
 }
 
-fn release(root: &Path, package: &str, binary: &str, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
+/// Builds the headwater binary, and returns the command that builds and runs the program.
+fn release(root: &Path, package: &str, binary: &str, forwarded: &ForwardedArgs) -> anyhow::Result<Command> {
     // The bench starts the headwater binary that lies next to it.
     run(&mut cargo(root, ["build", "--release", "--locked", "--quiet", "--package", "headwater"]))?;
     let mut command = cargo(root, ["run", "--release", "--locked", "--quiet", "--package", package, "--bin", binary]);
-    run(command.arg("--").args(&forwarded.arguments))
+    command.arg("--").args(&forwarded.arguments);
+    Ok(command)
 }

@@ -1,9 +1,12 @@
 //! The commands of this repository. The gate runs `cargo xtask test`; developers use the rest.
 
 mod bench;
+mod bench_plots;
+mod bench_results;
 mod dependency_policy;
 mod fuzz_step;
 mod hostile;
+mod peers;
 mod process;
 mod release;
 mod secured_bus;
@@ -31,7 +34,8 @@ enum XtaskCommand {
     Setup,
     /// Check licences, banned crates and duplicate versions against deny.toml
     Policy,
-    /// Run a benchmark in a release build; the last line of output is JSON. Without a name: list the benchmarks
+    /// Run a benchmark in a release build; the last line of output is JSON, stored in target/bench. `compare A B` compares results, `plots` draws
+    /// them. Without a name: list the benchmarks
     Bench(bench::Args),
     /// Run a soak test: many rounds of faults, by seed. Without a name: list the soak tests
     Soak(bench::Args),
@@ -68,8 +72,8 @@ fn run_command(command: XtaskCommand) -> anyhow::Result<()> {
         XtaskCommand::Test(arguments) => test_gate::check(&root, &arguments),
         XtaskCommand::Setup => tools::Tools::install_all(&root).map(drop),
         XtaskCommand::Policy => dependency_policy::check(&root).map(|report| println!("{report}")),
-        XtaskCommand::Bench(arguments) => bench::run_named(&root, bench::BENCHES, "bench", &arguments),
-        XtaskCommand::Soak(arguments) => bench::run_named(&root, bench::SOAKS, "soak", &arguments),
+        XtaskCommand::Bench(arguments) => bench::run_bench(&root, &arguments),
+        XtaskCommand::Soak(arguments) => bench::run_soak(&root, &arguments),
         XtaskCommand::Chaos(passed) => bench::chaos(&root, &passed),
         XtaskCommand::Image(arguments) => release::image::build(&root, &arguments),
         XtaskCommand::Dist(arguments) => release::dist::make_archive(&root, &arguments),

@@ -1,6 +1,7 @@
 //! Runs other programs. A failure names the program and its exit status.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -58,6 +59,24 @@ pub(crate) fn run_and_read(command: &mut Command) -> anyhow::Result<String> {
     print!("{text}");
     if !output.status.success() {
         bail!("`{line}` failed with {}", output.status);
+    }
+    Ok(text)
+}
+
+/// Runs the command; prints its standard output line by line, and returns it.
+pub(crate) fn run_and_store(command: &mut Command) -> anyhow::Result<String> {
+    let line = command_line(command);
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("failed to start `{line}`"))?;
+    let mut text = String::new();
+    for printed in BufReader::new(child.stdout.take().context("the output is piped")?).lines() {
+        let printed = printed.with_context(|| format!("output of `{line}`"))?;
+        println!("{printed}");
+        text.push_str(&printed);
+        text.push('\n');
+    }
+    let status = child.wait().with_context(|| format!("failed to wait for `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed with {status}");
     }
     Ok(text)
 }

@@ -16,6 +16,9 @@ use crate::secured_bus;
 use crate::test_counts::TestCounts;
 use crate::tools::Tools;
 
+/// The scenarios of `verify-lease` that end within half a minute in a debug build; all of them take six minutes.
+const LEASE_SCENARIOS: [&str; 3] = ["rollback", "crowded-network", "deletion"];
+
 /// The build flags shared by tests and the processes they start.
 const BUILD: [&str; 2] = ["--workspace", "--locked"];
 /// How many tests each suite had.
@@ -105,6 +108,7 @@ fn run_suites(root: &Path, tools: &Tools, accept_counts: bool) -> anyhow::Result
         result
     });
     drop(mongod);
+    suite("lease model", &mut || run(Command::new(target.join("debug/verify_lease")).args(LEASE_SCENARIOS)));
     suite("suite: doctests", &mut || {
         let printed = run_and_read(cargo(root, ["test", "--doc"]).args(BUILD))?;
         counts.read_doctests(&printed);

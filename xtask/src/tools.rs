@@ -41,6 +41,9 @@ const IMAGE_TOOLS: &[(&str, InstallCheck)] = &[
     ("python3-venv", InstallCheck::PythonModule("ensurepip")),
 ];
 
+/// Debian packages of Debezium's engine, a peer of the producer bench.
+const JAVA: &[(&str, InstallCheck)] = &[("openjdk-17-jdk-headless", InstallCheck::Program("javac"))];
+
 enum InstallCheck {
     Program(&'static str),
     /// Debian installs some programs outside the PATH.
@@ -99,12 +102,17 @@ pub(crate) fn install_image_tools() -> anyhow::Result<()> {
     debian(&Environment::from_process(), IMAGE_TOOLS)
 }
 
+/// A Java compiler and runtime.
+pub(crate) fn install_java() -> anyhow::Result<()> {
+    debian(&Environment::from_process(), JAVA)
+}
+
 /// A Python with the packages of `tests/python/requirements.txt`.
 pub(crate) fn install_python(root: &Path) -> anyhow::Result<PathBuf> {
     python(root, &cache_folder(&Environment::from_process())?)
 }
 
-fn cache_folder(environment: &Environment) -> anyhow::Result<PathBuf> {
+pub(crate) fn cache_folder(environment: &Environment) -> anyhow::Result<PathBuf> {
     let cache = environment
         .cache_folder()
         .context("neither HEADWATER_CACHE nor HOME is set, so there is no folder for tools")?
@@ -193,7 +201,7 @@ fn node(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Fills a folder once. A marker file, written last, shows that it is complete; an interrupted run starts again.
-fn fill_once(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
+pub(crate) fn fill_once(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let marker = folder.join(".whole");
     if marker.exists() {
         println!("found in the cache");
@@ -207,7 +215,7 @@ fn fill_once(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> a
     fs::write(&marker, "").with_context(|| format!("failed to mark `{}` as complete", folder.display()))
 }
 
-fn digest(files: &[&Path]) -> anyhow::Result<String> {
+pub(crate) fn digest(files: &[&Path]) -> anyhow::Result<String> {
     let mut content = Vec::new();
     for file in files {
         content.extend(fs::read(file).with_context(|| format!("failed to read `{}`", file.display()))?);

@@ -16,6 +16,10 @@ impl LatencySummary {
         percentile(&self.0, 100)
     }
 
+    pub fn percentile_ms(&self, percent: usize) -> f64 {
+        percentile(&self.0, percent).as_secs_f64() * 1_000.0
+    }
+
     /// In milliseconds.
     pub fn json(&self) -> serde_json::Value {
         let [p50, p99, max] = self.percentiles_ms().map(|ms| (ms * 10.0).round() / 10.0);
@@ -23,7 +27,7 @@ impl LatencySummary {
     }
 
     fn percentiles_ms(&self) -> [f64; 3] {
-        [50, 99, 100].map(|percent| percentile(&self.0, percent).as_secs_f64() * 1_000.0)
+        [50, 99, 100].map(|percent| self.percentile_ms(percent))
     }
 }
 

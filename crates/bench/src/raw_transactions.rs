@@ -1,6 +1,7 @@
 //! The transactions of a consuming pod without the pod: prepared statements only. The baseline of the consumer bench.
 //!
-//! Each transaction reads the cursors of its events, writes them, writes the read model and commits with majority.
+//! Each transaction reads the cursors of its aggregates, writes them, writes the read model and commits with majority. Where an event is the first of
+//! its aggregate, which its sequence says, the cursor is inserted without a read, as the pod does it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use local_cluster::usage::cpu_time;
 
 /// Like the groups of the applier.
 const STATEMENTS: u64 = 1_000;
-const CONNECTIONS: u64 = 2;
+/// Numbers of connections that are tried: mongod serves more transactions side by side until its cores are busy.
+pub const CONNECTIONS: [u64; 3] = [1, 2, 4];
 const CURSORS: &str = "_headwater_cursors";
 pub const MODEL: &str = "totals";
 
@@ -24,20 +26,14 @@ pub type EventGroup = Vec<(u64, u64)>;
 
 /// One transaction's commands.
 struct TransactionCommands {
-    read: RawDocumentBuf,
+    /// `None` if all aggregates are new.
+    read: Option<RawDocumentBuf>,
     cursors: Vec<RawDocumentBuf>,
     model: RawDocumentBuf,
 }
 
-/// How a new cursor is written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum CursorWrite {
-    Upsert,
-    Insert,
-}
-
 /// The rate of the transactions alone, and their CPU time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct TransactionRate {
     /// Events a second.
     pub rate: f64,
@@ -46,21 +42,14 @@ pub struct TransactionRate {
 }
 
 /// Runs the transactions in an empty database; `server` is the pid of mongod.
-pub async fn measure_transactions(
-    database: &Database,
-    server: u32,
-    groups: &[Vec<EventGroup>],
-    cursor_write: CursorWrite,
-) -> TransactionRate {
+pub async fn measure_transactions(database: &Database, server: u32, groups: &[Vec<EventGroup>]) -> TransactionRate {
     database.drop().await.expect("an empty database");
     for collection in [CURSORS, MODEL] {
         database.create_collection(collection).await.expect("a collection");
     }
     let events: usize = groups.iter().flatten().map(Vec::len).sum();
-    let shares: Vec<Vec<TransactionCommands>> = groups
-        .iter()
-        .map(|groups| groups.iter().map(|group| TransactionCommands::new(group, cursor_write)).collect())
-        .collect();
+    let shares: Vec<Vec<TransactionCommands>> =
+        groups.iter().map(|groups| groups.iter().map(TransactionCommands::new).collect()).collect();
     let (server_before, own_before) = (cpu_time(server), cpu_time(std::process::id()));
     let began = Instant::now();
     let workers = shares.into_iter().map(|share| tokio::spawn(run_transactions(database.clone(), share)));
@@ -80,7 +69,7 @@ async fn run_transactions(database: Database, share: Vec<TransactionCommands>) {
         let begun = session.start_transaction().read_concern(ReadConcern::snapshot());
         begun.write_concern(WriteConcern::majority()).await.expect("a transaction");
         let TransactionCommands { read, cursors, model } = raw;
-        for command in [read].into_iter().chain(cursors).chain([model]) {
+        for command in read.into_iter().chain(cursors).chain([model]) {
             run(&database, &mut session, command).await;
         }
         session.commit_transaction().await.expect("committed");
@@ -92,20 +81,20 @@ async fn run(database: &Database, session: &mut ClientSession, command: RawDocum
     assert!(answer.get_array("writeErrors").is_err(), "refused");
 }
 
-/// The events in write order, in full groups, with half of the aggregates per connection.
-pub fn groups_as_written(events: u64, each: u64) -> Vec<Vec<EventGroup>> {
+/// The events in write order, in full groups, with an equal share of the aggregates per connection.
+pub fn groups_as_written(events: u64, each: u64, connections: u64) -> Vec<Vec<EventGroup>> {
     let aggregates = events / each;
-    let share = |number: u64| aggregates * number / CONNECTIONS..aggregates * (number + 1) / CONNECTIONS;
+    let share = |number: u64| aggregates * number / connections..aggregates * (number + 1) / connections;
     let of_connection = |number| {
         let events: Vec<_> =
             (1..=each).flat_map(|version| share(number).map(move |aggregate| (aggregate, version))).collect();
         events.chunks(usize::try_from(STATEMENTS).expect("few")).map(<[_]>::to_vec).collect()
     };
-    (0..CONNECTIONS).map(of_connection).collect()
+    (0..connections).map(of_connection).collect()
 }
 
 impl TransactionCommands {
-    fn new(group: &EventGroup, cursor_write: CursorWrite) -> Self {
+    fn new(group: &EventGroup) -> Self {
         // One cursor write per aggregate: its version before and after.
         let mut versions: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (aggregate, version) in group {
@@ -114,7 +103,6 @@ impl TransactionCommands {
         let mut seen = HashSet::new();
         let aggregates: Vec<u64> = group.iter().map(|event| event.0).filter(|it| seen.insert(*it)).collect();
         let id = |number| doc! { "pipeline": "many", "aggregate": aggregate(number) };
-        let ids: Vec<Bson> = aggregates.iter().map(|number| Bson::Document(id(*number))).collect();
         let cursor_fields = |number| {
             // The length of an insert's resume token.
             let position = format!("82{number:0170X}");
@@ -128,8 +116,8 @@ impl TransactionCommands {
             document.extend(cursor_fields(number));
             document
         };
-        let (new, known): (Vec<u64>, Vec<u64>) =
-            aggregates.into_iter().partition(|number| cursor_write == CursorWrite::Insert && versions[number].0 == 0);
+        let (new, known): (Vec<u64>, Vec<u64>) = aggregates.into_iter().partition(|number| versions[number].0 == 0);
+        let ids: Vec<Bson> = known.iter().map(|number| Bson::Document(id(*number))).collect();
         let mut cursors = vec![];
         if !new.is_empty() {
             let documents: Vec<_> = new.into_iter().map(inserted).collect();
@@ -145,8 +133,9 @@ impl TransactionCommands {
         };
         let updates: Vec<_> = group.iter().map(update).collect();
         let count = i64::try_from(ids.len()).expect("few");
+        let read = doc! { "find": CURSORS, "filter": { "_id": { "$in": ids } }, "batchSize": count };
         Self {
-            read: raw(&doc! { "find": CURSORS, "filter": { "_id": { "$in": ids } }, "batchSize": count }),
+            read: (count > 0).then(|| raw(&read)),
             cursors,
             model: raw(&doc! { "update": MODEL, "updates": updates }),
         }
@@ -196,14 +185,14 @@ impl OplogSummary {
     }
 
     /// The same events per connection, in the same order, in full groups.
-    pub fn groups(&self, aggregates: u64) -> Vec<Vec<EventGroup>> {
+    pub fn groups(&self, aggregates: u64, connections: u64) -> Vec<Vec<EventGroup>> {
         let mut versions = vec![0; usize::try_from(aggregates).expect("few")];
-        let mut of_connection = vec![vec![]; usize::try_from(CONNECTIONS).expect("few")];
+        let mut of_connection = vec![vec![]; usize::try_from(connections).expect("few")];
         for aggregate in &self.statements {
             let version = &mut versions[usize::try_from(*aggregate).expect("few")];
             *version += 1;
-            // Disjoint, so that no connection waits for a document of the other.
-            of_connection[usize::try_from(aggregate % CONNECTIONS).expect("few")].push((*aggregate, *version));
+            // Disjoint, so that no connection waits for a document of another.
+            of_connection[usize::try_from(aggregate % connections).expect("few")].push((*aggregate, *version));
         }
         let full = |events: Vec<(u64, u64)>| {
             events.chunks(usize::try_from(STATEMENTS).expect("few")).map(<[_]>::to_vec).collect()

@@ -1,9 +1,9 @@
 //! The source collection of a bench, and its events.
 
 use futures_util::{StreamExt, stream};
-use mongodb::bson::Document;
+use mongodb::bson::{Document, Timestamp, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
-use mongodb::{Collection, Database};
+use mongodb::{Client, Collection, Database};
 
 const EVENTS_PER_INSERT: u64 = 1_000;
 
@@ -25,4 +25,14 @@ pub async fn insert_events(events: &Collection<Document>, count: u64, event: imp
     });
     // `chunks` is lazy: only two inserts are prepared at a time.
     stream::iter(chunks).buffer_unordered(2).for_each(|_| async {}).await;
+}
+
+/// The time of the server's last write.
+///
+/// # Panics
+/// When MongoDB does not respond.
+pub async fn cluster_time(client: &Client) -> Timestamp {
+    let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.expect("an answer");
+    let last = hello.get_document("lastWrite").and_then(|last| last.get_document("opTime")).expect("a member's");
+    last.get_timestamp("ts").expect("a time")
 }

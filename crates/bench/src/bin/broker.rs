@@ -3,7 +3,8 @@
 //! `cargo xtask bench broker [-- MESSAGES]`. A real process, release, loopback, 1 KiB bodies. Raw: the same bytes in 64 KiB
 //! writes over a bare connection. Single: messages sent one a transfer, as many in flight as the broker grants credit for, every one awaited.
 //! Batch: the same in Service Bus's batch format. Receive: one session, all its messages, settled in ranges and the acknowledgements awaited. Accepts: a
-//! session of one message accepted, received, completed and released, by a consumer of eight connections with eight sessions each.
+//! session of one message accepted, received, completed and released, by a consumer of eight connections with eight sessions each. Five rounds, each with a
+//! new broker; the medians count, and a ratio is one of a round.
 //!
 //! `cargo xtask bench broker -- --flat [MESSAGES]`: cost per message from 1 thousand to 5 million stored (or `MESSAGES`) and from 10 to 100,000
 //! sessions, memory, and the restart after a kill -9. Needs some 7 GB in the folder for temporary files, removed at the end.
@@ -18,6 +19,7 @@ use amqp::message::{BatchBuilder, FORMAT};
 use bench::broker_load::{AcceptLoad, SingleSessionReceiver, batches, messages, send};
 use bench::broker_scaling::{self, ScalingRow, max_cost_ratio};
 use bench::broker_security::{self, BrokerSecurity, LoadFigure};
+use bench::measurements::{BenchReport, Measurements};
 use bench::processes::start_broker;
 use bytes::Bytes;
 use clap::{Parser, value_parser};
@@ -31,6 +33,8 @@ const QUEUE: &str = "<MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
 const SESSIONS: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
 /// A pod has 64 parallel sessions by default.
 const CONSUMER: AcceptLoad = AcceptLoad { connections: 8, sessions: 8, credit: 1 };
+
+const ROUNDS: usize = 5;
 
 /// Each mode once per round, so that other load on the machine affects all of them.
 const SECURED_ROUNDS: usize = 6;
@@ -59,8 +63,40 @@ async fn main() -> io::Result<()> {
 }
 
 async fn measure_speed(count: u64) -> io::Result<()> {
+    let mut rounds = vec![];
+    for _ in 0..ROUNDS {
+        rounds.push(measure_round(count).await?);
+    }
+    let of = |figure: fn(&SpeedRound) -> f64| -> Measurements { rounds.iter().map(figure).collect() };
+    println!("raw      {}/s", of(|round| round.raw));
+    let report = BenchReport::new("broker")
+        .measured("send_single_ratio", &of(|round| round.single / round.raw), 3)
+        .measured("send_batch_ratio", &of(|round| round.batch / round.raw), 3)
+        .measured("receive_ratio", &of(|round| round.receive / round.raw), 3)
+        .measured("send_single_per_s", &of(|round| round.single), 0)
+        .measured("send_batch_per_s", &of(|round| round.batch), 0)
+        .measured("receive_per_s", &of(|round| round.receive), 0)
+        .measured("accepts_per_s", &of(|round| round.accepts), 0)
+        .measured("ready_ms", &of(|round| round.ready_ms), 0)
+        .measured("rss_mb", &of(|round| round.rss_mb), 1);
+    println!("{report}");
+    Ok(())
+}
+
+/// Messages per second of each load, on a new broker.
+struct SpeedRound {
+    raw: f64,
+    single: f64,
+    batch: f64,
+    receive: f64,
+    accepts: f64,
+    ready_ms: f64,
+    rss_mb: f64,
+}
+
+async fn measure_round(count: u64) -> io::Result<SpeedRound> {
     let folder = tempfile::tempdir()?;
-    let broker = start_broker(folder.path()).await;
+    let mut broker = start_broker(folder.path()).await;
     let (ready_ms, rss_mb) = (broker.ready_after().as_secs_f64() * 1000.0, resident_mb(broker.pid()));
     broker.create_queue("single", QUEUE).await.map_err(io::Error::other)?;
     broker.create_queue("batch", SESSIONS).await.map_err(io::Error::other)?;
@@ -83,15 +119,9 @@ async fn measure_speed(count: u64) -> io::Result<()> {
     send(address, "short", batches(messages(0..accepts, accepts, BODY)), BatchBuilder::FORMAT).await?;
     let accepts = measure("accepts", &broker, accepts, CONSUMER.complete_messages(address, "short", accepts)).await?;
     bare.push(measure_raw_tcp(bytes, count).await?);
-    let raw = median(bare);
-    println!("raw      {raw:>8.0}/s; {:.1} MB resident at the end", resident_mb(broker.pid()));
-    println!(
-        r#"{{"bench":"broker","send_single_ratio":{:.3},"send_batch_ratio":{:.3},"receive_ratio":{:.3},"accepts_per_s":{accepts:.0},"ready_ms":{ready_ms:.0},"rss_mb":{rss_mb:.1}}}"#,
-        single / raw,
-        batch / raw,
-        receive / raw
-    );
-    Ok(())
+    broker.kill().await;
+    let raw = bare.into_iter().collect::<Measurements>().median();
+    Ok(SpeedRound { raw, single, batch, receive, accepts, ready_ms, rss_mb })
 }
 
 async fn measure_security(count: u64) -> io::Result<()> {
@@ -109,7 +139,8 @@ async fn measure_security(count: u64) -> io::Result<()> {
     println!("load     mode       messages/s  of plain  us of cpu  of plain");
     for (load, name) in broker_security::LOADS.into_iter().enumerate() {
         let [rates, cpus] = [|figure: &LoadFigure| figure.rate, |figure: &LoadFigure| figure.cpu_us].map(|read| {
-            [0, 1, 2].map(|mode| median(rounds.iter().map(|figures| read(&figures[mode][load])).collect()))
+            [0, 1, 2]
+                .map(|mode| rounds.iter().map(|figures| read(&figures[mode][load])).collect::<Measurements>().median())
         });
         for (mode, security) in BrokerSecurity::ALL.into_iter().enumerate() {
             let (rate, cpu) = (rates[mode], cpus[mode]);
@@ -197,11 +228,6 @@ async fn measure_raw_tcp(bytes: usize, count: u64) -> io::Result<f64> {
     stream.read_exact(&mut [0]).await?;
     reader.await??;
     Ok(rate(count, began.elapsed()))
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }
 
 fn rate(count: u64, took: Duration) -> f64 {

@@ -8,29 +8,34 @@
 //! time, beside the rate without it; and last, end to end while it is written, ten aggregates whose sequences two writers commit out of order,
 //! beside one writer. A backlog that stalls for ten seconds fails the run.
 //!
-//! Two baselines, each with two connections with half of the aggregates and 1,000 statements on the read model in a transaction:
-//! - `ratio…`: the cursor transaction: events in the order in which they were written, every cursor an upsert.
-//! - `ratio…_own`: the events in the order in which the pod applied them, by the oplog, and cursors inserted where there were none. What a
-//!   pod saves by its order of events counts in the first ratio and not in the second.
+//! Two baselines, with 1,000 statements on the read model in a transaction and an equal share of the aggregates per connection:
+//! - `ratio…`: events in the order in which they were written.
+//! - `ratio…_own`: events in the order in which the pod applied them, by the oplog. What a pod saves by its order of events counts in the first
+//!   ratio and not in the second.
 //!
-//! A pod that knows an aggregate to be new reads no cursor for it; both baselines do.
+//! Neither reads a cursor where the pod does not: the first event of an aggregate says that there is none. Each baseline runs with 1, 2 and 4
+//! connections first, and the fastest number counts. Then baselines and pods by turns, five rounds; every figure is the median, with the spread of
+//! the rounds. The clock of a pod starts with its first transaction.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bench::processes::{MeasuredPod, measure_consumed, measure_published, server_pid, start_broker_with_topics};
-use bench::raw_transactions::{
-    CursorWrite, MODEL, OplogSummary, TransactionRate, aggregate, groups_as_written, measure_transactions,
+use bench::measurements::{BenchReport, Measurements};
+use bench::processes::{
+    MeasuredPod, measure_consumed, measure_published, server_pid, start_broker_with_topics, started_transactions,
 };
-use bench::source_events::{events_collection, insert_events};
+use bench::raw_transactions::{
+    CONNECTIONS, EventGroup, MODEL, OplogSummary, TransactionRate, aggregate, groups_as_written, measure_transactions,
+};
+use bench::source_events::{cluster_time, events_collection, insert_events};
 use clap::{Parser, value_parser};
 use futures_util::StreamExt;
 use local_cluster::usage::cpu_time;
 use local_cluster::{BrokerProcess, TopicEntity};
-use mongodb::bson::{Document, Timestamp, doc};
+use mongodb::bson::{Document, doc};
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ChangeStreamEvent;
-use mongodb::{Client, Database, IndexModel};
+use mongodb::{Database, IndexModel};
 use tempfile::TempDir;
 use testkit::wait::wait_for;
 
@@ -44,13 +49,12 @@ const ORDERED: &str = "ordered";
 const DISORDER: &str = "disorder";
 const SIGNED: &str = "signed";
 const UNSIGNED: &str = "unsigned";
-const SIGNED_ROUNDS: u32 = 3;
 const SIGNING: &str = "message_signing: { keys: \"bench:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\" }\n";
 /// Of the two above.
 const STREAM_AGGREGATES: u64 = 10;
 const STREAM_BATCH: u64 = 100;
 /// Pods for each workload.
-const ROUNDS: u32 = 2;
+const ROUNDS: u32 = 5;
 const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
 
 /// Measure the throughput of a consuming pod next to raw transactions
@@ -74,11 +78,10 @@ struct Workload {
     sessions: &'static str,
 }
 
-#[derive(Default)]
 struct WorkloadResult {
-    rate: f64,
-    ratio: f64,
-    ratio_own: f64,
+    rate: Measurements,
+    ratio: Measurements,
+    ratio_own: Measurements,
     rss: f64,
 }
 
@@ -134,26 +137,27 @@ async fn main() {
         measured.push(bench.measure(workload).await);
     }
     bench.measure_single_aggregate().await;
-    let mut beside = 0.0_f64;
+    let mut beside = vec![];
     for round in 1..=ROUNDS {
-        beside = beside.max(bench.measure_with_failing_aggregate(round).await);
+        beside.push(bench.measure_with_failing_aggregate(round).await / measured[0].rate.median());
     }
-    println!(" failing: the others have {:.3} of their rate ({beside:.0}/s)", beside / measured[0].rate);
-
+    let beside: Measurements = beside.into_iter().collect();
+    println!(" failing: the others have {beside:.3} of their rate");
     let out_of_order = bench.measure_out_of_order().await;
 
-    let rss = measured.iter().map(|measured| measured.rss).fold(0.0, f64::max);
-    println!(
-        r#"{{"bench":"consumer","ratio":{:.3},"ratio_short_sessions":{:.3},"ratio_buckets":{:.3},"ratio_own":{:.3},"ratio_short_sessions_own":{:.3},"ratio_buckets_own":{:.3},"ratio_beside_failing":{:.3},"ratio_out_of_order":{out_of_order:.3},"events_per_s":{:.0},"rss_mb":{rss:.0}}}"#,
-        measured[0].ratio,
-        measured[1].ratio,
-        measured[2].ratio,
-        measured[0].ratio_own,
-        measured[1].ratio_own,
-        measured[2].ratio_own,
-        beside / measured[0].rate,
-        measured[0].rate
-    );
+    let mut report = BenchReport::new("consumer")
+        .measured("ratio_beside_failing", &beside, 3)
+        .measured("ratio_out_of_order", &out_of_order, 3)
+        .measured("events_per_s", &measured[0].rate, 0)
+        .figure("rss_mb", measured.iter().map(|measured| measured.rss).fold(0.0, f64::max), 0);
+    for (name, result) in ["", "_short_sessions", "_buckets"].into_iter().zip(&measured) {
+        report = report.measured(&format!("ratio{name}"), &result.ratio, 3).measured(
+            &format!("ratio{name}_own"),
+            &result.ratio_own,
+            3,
+        );
+    }
+    println!("{report}");
     bench.broker.kill().await;
 }
 
@@ -164,8 +168,11 @@ impl ConsumerBench {
         let workloads = WORKLOADS.iter().chain([&failing]);
         let rounds = workloads.flat_map(|workload| (1..=ROUNDS).map(|round| topic(workload, round)));
         let topics: Vec<_> = rounds
-            .chain(["one", ORDERED, DISORDER].map(String::from))
-            .chain((1..=SIGNED_ROUNDS).flat_map(|round| [SIGNED, UNSIGNED].map(|name| format!("{name}-{round}"))))
+            .chain(["one".to_owned()])
+            .chain(
+                (1..=ROUNDS)
+                    .flat_map(|round| [SIGNED, UNSIGNED, ORDERED, DISORDER].map(|name| format!("{name}-{round}"))),
+            )
             .map(|name| TopicEntity::for_pipeline(name, false))
             .collect();
         let broker = start_broker_with_topics(folder.path(), &topics).await;
@@ -175,51 +182,79 @@ impl ConsumerBench {
         Self { folder, mongo, broker, server, events, settings, signing: "" }
     }
 
-    /// Measures baselines and pods in turn and takes the best of each, so that other load on the machine affects both.
+    /// Measures baselines and pods by turns, so that other load on the machine affects both. A ratio is one of a round.
     async fn measure(&self, workload: &Workload) -> WorkloadResult {
         let raw = self.mongo.database(&format!("{}_raw", workload.name));
-        let written = groups_as_written(self.events, workload.each);
-        let mut ceilings = vec![measure_transactions(&raw, self.server, &written, CursorWrite::Upsert).await];
-        let (mut own_ceilings, mut pods) = (vec![], vec![]);
+        let as_written = |connections| groups_as_written(self.events, workload.each, connections);
+        let connections = self.find_connections(&raw, as_written).await;
+        let written = as_written(connections);
+        let (mut ceilings, mut own_ceilings, mut pods) = (vec![], vec![], vec![]);
+        let mut own_connections = 0;
         for round in 1..=ROUNDS {
+            ceilings.push(measure_transactions(&raw, self.server, &written).await);
             let applied = self.consume_backlog(workload, &topic(workload, round)).await;
-            ceilings.push(measure_transactions(&raw, self.server, &written, CursorWrite::Upsert).await);
-            let own = applied.oplog.groups(self.events / workload.each);
-            own_ceilings.push(measure_transactions(&raw, self.server, &own, CursorWrite::Insert).await);
+            let own = |connections| applied.oplog.groups(self.events / workload.each, connections);
+            if own_connections == 0 {
+                own_connections = self.find_connections(&raw, own).await;
+            }
+            own_ceilings.push(measure_transactions(&raw, self.server, &own(own_connections)).await);
             pods.push(applied);
         }
         let rss = pods.iter().map(|pod| pod.rss).fold(0.0, f64::max);
-        let pod = pods.into_iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).expect("a round");
-        let (most, own) = (best(&ceilings), best(&own_ceilings));
-        let measured =
-            WorkloadResult { rate: pod.rate, ratio: pod.rate / most.rate, ratio_own: pod.rate / own.rate, rss };
-        let WorkloadResult { rate, ratio, ratio_own, .. } = measured;
+        let ratios = |ceilings: &[TransactionRate]| -> Measurements {
+            pods.iter().zip(ceilings).map(|(pod, ceiling)| pod.rate / ceiling.rate).collect()
+        };
+        let rates = |ceilings: &[TransactionRate]| -> Measurements { ceilings.iter().map(|one| one.rate).collect() };
+        let measured = WorkloadResult {
+            rate: pods.iter().map(|pod| pod.rate).collect(),
+            ratio: ratios(&ceilings),
+            ratio_own: ratios(&own_ceilings),
+            rss,
+        };
+        let WorkloadResult { rate, ratio, ratio_own, .. } = &measured;
+        println!("{:>8}: applied {rate}/s; the pod has {rss:.0} MB at most", workload.name);
+        println!("          raw {}/s with {connections} connections, ratio {ratio:.3}", rates(&ceilings));
         println!(
-            "{:>8}: raw {:>6.0}/s, applied {rate:>6.0}/s, ratio {ratio:.3}; its own statements {:>6.0}/s, ratio {ratio_own:.3}; the pod has {rss:.0} MB at most",
-            workload.name, most.rate, own.rate
+            "          its own order {}/s with {own_connections} connections, ratio {ratio_own:.3}",
+            rates(&own_ceilings)
         );
-        let OplogSummary { transactions, cursors_inserted, cursors_updated, .. } = pod.oplog;
+        let pod = &pods[0];
+        let OplogSummary { transactions, cursors_inserted, cursors_updated, .. } = &pod.oplog;
         println!(
             "          the pod's transactions: {transactions}, with {cursors_inserted} cursors inserted and {cursors_updated} updated"
         );
-        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / self.events as f64;
+        let each = |cpu: &dyn Fn(usize) -> Duration| -> Measurements {
+            (0..pods.len()).map(|round| cpu(round).as_secs_f64() * 1e6 / self.events as f64).collect()
+        };
         println!(
-            "          cpu each, in us, of mongod + client: raw {:.1} + {:.1}; its own statements {:.1} + {:.1}; applied {:.1} + {:.1} (broker) + {:.1} (pod)",
-            each(most.server),
-            each(most.own),
-            each(own.server),
-            each(own.own),
-            each(pod.server),
-            each(pod.broker),
-            each(pod.pod)
+            "          cpu each, in us: raw {:.1} mongod, {:.1} client; its own order {:.1} mongod, {:.1} client; applied {:.1} mongod, {:.1} broker, {:.1} pod",
+            each(&|round| ceilings[round].server),
+            each(&|round| ceilings[round].own),
+            each(&|round| own_ceilings[round].server),
+            each(&|round| own_ceilings[round].own),
+            each(&|round| pods[round].server),
+            each(&|round| pods[round].broker),
+            each(&|round| pods[round].pod)
         );
         measured
+    }
+
+    /// The number of connections with which the transactions are fastest.
+    async fn find_connections(&self, raw: &Database, groups: impl Fn(u64) -> Vec<Vec<EventGroup>>) -> u64 {
+        let mut fastest = (0.0, 0);
+        for connections in CONNECTIONS {
+            let rate = measure_transactions(raw, self.server, &groups(connections)).await.rate;
+            if rate > fastest.0 {
+                fastest = (rate, connections);
+            }
+        }
+        fastest.1
     }
 
     /// By turns without and with signatures: the rate and the pod's CPU per event, of the pod that publishes and of the one that consumes.
     async fn measure_signed(&mut self) {
         let mut figures: [Vec<[f64; 4]>; 2] = Default::default();
-        for round in 1..=SIGNED_ROUNDS {
+        for round in 1..=ROUNDS {
             for (figures, (name, signing)) in figures.iter_mut().zip([(UNSIGNED, ""), (SIGNED, SIGNING)]) {
                 self.signing = signing;
                 let workload = Workload { name, ..WORKLOADS[0] };
@@ -230,12 +265,12 @@ impl ConsumerBench {
             }
         }
         for (name, figures) in [UNSIGNED, SIGNED].into_iter().zip(&figures) {
-            let [published, publish_cpu, applied, apply_cpu] = [0, 1, 2, 3].map(|column| median(figures, column));
+            let [published, publish_cpu, applied, apply_cpu] = [0, 1, 2, 3].map(|column| measured(figures, column));
             println!(
-                "{name:>8}: published {published:>6.0}/s, {publish_cpu:.1} us of the pod's cpu each; applied {applied:>6.0}/s, {apply_cpu:.1} us"
+                "{name:>8}: published {published}/s, {publish_cpu:.1} us of the pod's cpu each; applied {applied}/s, {apply_cpu:.1} us"
             );
         }
-        let ratio = |column| median(&figures[1], column) / median(&figures[0], column);
+        let ratio = |column| measured(&figures[1], column).median() / measured(&figures[0], column).median();
         println!("  signed: {:.3} of the publish rate, {:.3} of the apply rate", ratio(0), ratio(2));
     }
 
@@ -245,8 +280,9 @@ impl ConsumerBench {
         let published = self.publish_backlog(&source, workload, topic).await;
         let (server_before, broker_before) = (cpu_time(self.server), cpu_time(self.broker.pid()));
         let since = cluster_time(self.mongo.client()).await;
+        let started = started_transactions(self.mongo.client()).await;
         let pod = self.start_consumer(&source, topic);
-        let rate = measure_consumed(&self.broker, topic, self.events, 0).await;
+        let rate = measure_consumed(&self.broker, self.mongo.client(), started, topic, self.events, 0).await;
         let server = cpu_time(self.server).saturating_sub(server_before);
         let broker = cpu_time(self.broker.pid()).saturating_sub(broker_before);
         let (rss, spent) = (pod.peak_rss_mb(), pod.cpu());
@@ -280,12 +316,17 @@ impl ConsumerBench {
     }
 
     /// How much of its rate a pod keeps if two writers commit sequences out of order.
-    async fn measure_out_of_order(&self) -> f64 {
-        let (ordered, _) = self.consume_stream(ORDERED, 1).await;
-        let (disorder, late) = self.consume_stream(DISORDER, 2).await;
-        assert!(late > self.events / 100, "only {late} events came after a later one of their aggregate");
-        println!("disorder: {disorder:.0}/s, {:.3} of {ordered:.0}/s in order", disorder / ordered);
-        disorder / ordered
+    async fn measure_out_of_order(&self) -> Measurements {
+        let mut kept = vec![];
+        for round in 1..=ROUNDS {
+            let (ordered, _) = self.consume_stream(&format!("{ORDERED}-{round}"), 1).await;
+            let (disorder, late) = self.consume_stream(&format!("{DISORDER}-{round}"), 2).await;
+            assert!(late > self.events / 100, "only {late} events came after a later one of their aggregate");
+            kept.push(disorder / ordered);
+        }
+        let kept: Measurements = kept.into_iter().collect();
+        println!("disorder: {kept:.3} of the rate in order");
+        kept
     }
 
     /// Writes events in small batches while a pod publishes and applies them. Returns events per second, from the first insert to the last
@@ -332,29 +373,25 @@ impl ConsumerBench {
         other.start_transaction().await.expect("a transaction");
         let held = doc! { "_id": aggregate(0) };
         views.collection::<Document>(MODEL).insert_one(held).session(&mut other).await.expect("held");
+        let client = self.mongo.client();
+        let started = started_transactions(client).await;
         let pod = self.start_consumer(&source, &topic);
         // All but the events of one aggregate.
-        let rate = measure_consumed(&self.broker, &topic, self.events, workload.each).await;
+        let rate = measure_consumed(&self.broker, client, started, &topic, self.events, workload.each).await;
         other.abort_transaction().await.expect("let go");
-        measure_consumed(&self.broker, &topic, workload.each + 1, 0).await;
+        measure_consumed(&self.broker, client, started, &topic, workload.each, 0).await;
         assert_applied(&source, self.events).await;
         pod.stop().await;
         rate
     }
 }
 
-fn median(rounds: &[[f64; 4]], column: usize) -> f64 {
-    let mut figures: Vec<_> = rounds.iter().map(|round| round[column]).collect();
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn measured(rounds: &[[f64; 4]], column: usize) -> Measurements {
+    rounds.iter().map(|round| round[column]).collect()
 }
 
 fn topic(workload: &Workload, round: u32) -> String {
     format!("{}-{round}", workload.name)
-}
-
-fn best(ceilings: &[TransactionRate]) -> TransactionRate {
-    *ceilings.iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).expect("a round")
 }
 
 /// Takes the aggregates in turn.
@@ -421,10 +458,4 @@ async fn applied_events(source: &Database) -> u64 {
 
 fn views_name(source: &Database) -> String {
     format!("{}_views", source.name())
-}
-
-async fn cluster_time(client: &Client) -> Timestamp {
-    let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.expect("an answer");
-    let last = hello.get_document("lastWrite").and_then(|last| last.get_document("opTime")).expect("a member's");
-    last.get_timestamp("ts").expect("a time")
 }

@@ -1,9 +1,9 @@
 //! Rate of a rebuild next to the rate of a pod that applies a backlog, and the memory of a pod that rebuilds.
 //!
 //! `cargo xtask bench rebuild [-- EVENTS [LIVE_EVENTS [LARGE]]]`. Real processes, release, one machine: mongod, the durable broker and one pod. Two
-//! workloads: 100 events for each aggregate, and one. For each, in turn and twice: a pod applies a backlog of `LIVE_EVENTS` messages (the live rate, as
+//! workloads: 100 events for each aggregate, and one. For each, by turns and five times: a pod applies a backlog of `LIVE_EVENTS` messages (the live rate, as
 //! in `bench consumer`), and a pod rebuilds a read model of the same declaration from a source of `EVENTS` events (from the first sign of the build to
-//! the active generation, so it includes the switch). The best of each counts, so that other load on the machine affects both. Source and cursors of a
+//! the active generation, so it includes the switch). The medians count. Source and cursors of a
 //! rebuild are written directly. Every document is counted afterwards.
 //!
 //! `cpu_ratio` compares the CPU time for an event, of all processes: it depends less on what else runs on the machine.
@@ -13,8 +13,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use bench::measurements::{BenchReport, Measurements};
 use bench::processes::{
     MeasuredPod, headwater_binary, measure_consumed, measure_published, server_pid, start_broker_with_topics,
+    started_transactions,
 };
 use bench::source_events::{events_collection, insert_events};
 use clap::{Parser, value_parser};
@@ -31,10 +33,11 @@ use testkit::wait::wait_for;
 
 const MODEL: &str = "totals";
 const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
-const ROUNDS: u32 = 2;
+const ROUNDS: u32 = 5;
 const SMALL: u64 = 100_000;
 const TIMEOUT: Duration = Duration::from_secs(3_600);
-const WORKLOADS: [Workload; 2] = [Workload { name: "many", each: 100 }, Workload { name: "short", each: 1 }];
+const WORKLOADS: [Workload; 2] =
+    [Workload { name: "many", each: 100, suffix: "" }, Workload { name: "short", each: 1, suffix: "_short" }];
 
 /// Measure a rebuild next to a consuming pod
 #[derive(Parser)]
@@ -57,6 +60,8 @@ struct Args {
 struct Workload {
     name: &'static str,
     each: u64,
+    /// Of its figures in the report.
+    suffix: &'static str,
 }
 
 /// Of a consuming or rebuilding pod.
@@ -82,22 +87,28 @@ struct RebuildBench {
 async fn main() {
     let Args { events, live_events, large, workload: only } = Args::parse();
     let mut bench = RebuildBench::set_up().await;
-    let (mut ratios, mut cpu_ratios, mut rates) = (vec![], vec![], vec![]);
+    let mut report = BenchReport::new("rebuild");
     for workload in WORKLOADS.iter().filter(|workload| only.as_ref().is_none_or(|only| only == workload.name)) {
         let (mut live, mut rebuilt) = (vec![], vec![]);
         for round in 1..=ROUNDS {
             live.push(bench.measure_live(workload, round, live_events).await);
             rebuilt.push(bench.measure_rebuild(workload, &format!("rebuilt-{round}"), events).await);
         }
-        let (live, rebuilt) = (best(&live), best(&rebuilt));
-        let (ratio, cpu_ratio) = (rebuilt.rate / live.rate, live.cpu / rebuilt.cpu);
+        let rates = |measured: &[Measured]| -> Measurements { measured.iter().map(|one| one.rate).collect() };
+        let pairs = || live.iter().zip(&rebuilt);
+        let ratio: Measurements = pairs().map(|(live, rebuilt)| rebuilt.rate / live.rate).collect();
+        let cpu_ratio: Measurements = pairs().map(|(live, rebuilt)| live.cpu / rebuilt.cpu).collect();
         println!(
-            "{:>8}: live {:>6.0}/s, rebuilt {:>6.0}/s, ratio {ratio:.2}; {cpu_ratio:.2} times the events for the same cpu",
-            workload.name, live.rate, rebuilt.rate
+            "{:>8}: live {}/s, rebuilt {}/s, ratio {ratio:.2}; {cpu_ratio:.2} times the events for the same cpu",
+            workload.name,
+            rates(&live),
+            rates(&rebuilt)
         );
-        ratios.push(ratio);
-        cpu_ratios.push(cpu_ratio);
-        rates.push((live.rate, rebuilt.rate));
+        report = report
+            .measured(&format!("ratio{}", workload.suffix), &ratio, 2)
+            .measured(&format!("cpu_ratio{}", workload.suffix), &cpu_ratio, 2)
+            .measured(&format!("live_per_s{}", workload.suffix), &rates(&live), 0)
+            .measured(&format!("rebuilt_per_s{}", workload.suffix), &rates(&rebuilt), 0);
     }
     if only.is_some() {
         bench.broker.kill().await;
@@ -106,10 +117,13 @@ async fn main() {
     let many = &WORKLOADS[0];
     let small_rss = bench.measure_rebuild(many, "small", SMALL).await.rss;
     let large_rss = if large == 0 { 0.0 } else { bench.measure_rebuild(many, "large", large).await.rss };
-    println!(
-        r#"{{"bench":"rebuild","ratio":{:.2},"ratio_short":{:.2},"cpu_ratio":{:.2},"cpu_ratio_short":{:.2},"live_per_s":{:.0},"rebuilt_per_s":{:.0},"events":{events},"small_events":{SMALL},"small_rss_mb":{small_rss:.0},"large_events":{large},"large_rss_mb":{large_rss:.0}}}"#,
-        ratios[0], ratios[1], cpu_ratios[0], cpu_ratios[1], rates[0].0, rates[0].1
-    );
+    let report = report
+        .value("events", events.into())
+        .value("small_events", SMALL.into())
+        .figure("small_rss_mb", small_rss, 0)
+        .value("large_events", large.into())
+        .figure("large_rss_mb", large_rss, 0);
+    println!("{report}");
     bench.broker.kill().await;
 }
 
@@ -145,9 +159,9 @@ impl RebuildBench {
         measure_published(&self.broker, &topic, events).await;
         publisher.stop().await;
         let others = || cpu_time(self.server) + cpu_time(self.broker.pid());
-        let before = others();
+        let (before, started) = (others(), started_transactions(self.mongo.client()).await);
         let pod = self.start_pod(&source, &topic, &format!("producer: {{ start: beginning }}\n{READ_MODELS}"));
-        let rate = measure_consumed(&self.broker, &topic, events, 0).await;
+        let rate = measure_consumed(&self.broker, self.mongo.client(), started, &topic, events, 0).await;
         let each = |spent: Duration| spent.as_secs_f64() * 1e6 / events as f64;
         let (pod_cpu, other_cpu) = (each(pod.cpu()), each(others() - before));
         let pod_rss = pod.peak_rss_mb();
@@ -199,11 +213,6 @@ impl RebuildBench {
         database.drop().await.expect("the source is dropped");
         Measured { rate, cpu: server + cpu, rss }
     }
-}
-
-/// By rate.
-fn best(measured: &[Measured]) -> Measured {
-    *measured.iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).expect("a round")
 }
 
 /// Or a later generation.

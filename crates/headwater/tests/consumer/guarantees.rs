@@ -22,7 +22,7 @@ async fn read_models_equal_a_fold_without_a_sequence() {
     let options = ConsumerSoakOptions { sequence: false, ..ConsumerSoakOptions::short(4) };
     let outcome = run(Path::new(BINARY), &options).await.unwrap();
     println!("{outcome}");
-    assert!(outcome.is_clean(), "{outcome}");
+    assert!(outcome.is_clean() && outcome.unexpected_exits.is_empty(), "{outcome}");
     assert_eq!(outcome.missing(&options), [""; 0], "{outcome}");
 }
 

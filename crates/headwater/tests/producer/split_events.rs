@@ -61,7 +61,8 @@ async fn run(seed: u64, defect: Option<Failpoint>) -> UpdatesEnd {
         }
     }
     let end = receive_updates(&cluster).await;
-    cluster.stop().await;
+    let unexpected_exits = cluster.stop().await;
+    assert!(defect.is_some() || unexpected_exits.is_empty(), "{unexpected_exits:?}");
     end
 }
 
