@@ -1,4 +1,4 @@
-//! Fuzzing as a step of the gate: each target for a minute of CPU time, beside the suites, at the lowest priority.
+//! Fuzzing as a step of the gate: each target for a minute of CPU time, beside the suites, at a low priority.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 
 /// Targets at once: as many as the gate has cores.
 const JOBS: &str = "2";
-const LOWEST_PRIORITY: &str = "19";
+/// Low, but not the lowest: on a busy machine a process of the lowest priority hardly runs, which looks like an input that hangs.
+const LOW_PRIORITY: &str = "10";
 
 /// A run of the program `fuzz` in the background. It ends with this value.
 pub(crate) struct FuzzStep {
@@ -29,7 +30,7 @@ impl FuzzStep {
     pub(crate) fn start(program: &Path, output: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
         let file = File::create(output).with_context(|| format!("failed to create `{}`", output.display()))?;
         let mut command = Command::new("nice");
-        command.args(["-n", LOWEST_PRIORITY]).arg(program).args(["--jobs", JOBS]).args(arguments);
+        command.args(["-n", LOW_PRIORITY]).arg(program).args(["--jobs", JOBS]).args(arguments);
         command.stdin(Stdio::null()).stderr(file.try_clone().context("failed to share the output file")?).stdout(file);
         let process = command.spawn().with_context(|| format!("failed to start `{}`", program.display()))?;
         Ok(Self { process, output: output.to_owned() })

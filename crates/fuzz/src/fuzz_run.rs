@@ -14,7 +14,7 @@ use crate::targets::FuzzTarget;
 /// CPU time that one input may take. The slowest targets use sockets and take a few milliseconds.
 const SLOW: Duration = Duration::from_secs(2);
 /// Time that one input may take. A process of low priority waits for a core, so this is much longer than the CPU time.
-const BLOCKED: Duration = Duration::from_secs(30);
+const BLOCKED: Duration = Duration::from_secs(120);
 /// Resident memory of the whole process. Most of it is the broker of one target.
 const MAX_RESIDENT_BYTES: u64 = 1 << 30;
 const MEMORY_CHECK_INTERVAL: u64 = 256;

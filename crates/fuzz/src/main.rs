@@ -14,7 +14,7 @@ use clap::Parser;
 use fuzz::{Finding, FuzzRun, FuzzTarget, RunLimit, TARGETS, corpus_folder, find_target, load_corpus, save_finding};
 
 /// A target that starts no new input for this long hangs.
-const HANG: Duration = Duration::from_secs(90);
+const HANG: Duration = Duration::from_secs(240);
 /// Bytes of an input that are printed; the whole input is in its file.
 const PRINTED_INPUT: usize = 200;
 
