@@ -56,8 +56,9 @@ impl BenchReport {
     /// Adds the median as `name` and the spread as `name_spread`.
     #[must_use]
     pub fn measured(mut self, name: &str, measured: &Measurements, digits: u32) -> Self {
+        self = self.figure(name, measured.median(), digits);
         self.0.insert(format!("{name}_spread"), json!(measured.spread().map(|end| rounded(end, digits))));
-        self.figure(name, measured.median(), digits)
+        self
     }
 
     /// Adds a value that is not a figure.

@@ -118,7 +118,7 @@ async fn main() {
         rows.push(json!({
             "dimension": cell.dimension, "value": cell.value, "rate": sample.rate.round(),
             "cpu_us_pod": tenths(sample.cpu.pods), "cpu_us_broker": tenths(sample.cpu.broker),
-            "cpu_us_mongod": tenths(sample.cpu.mongod), "factor": tenths(factor * 10.0) / 10.0, "rss_mb": rss.round(),
+            "cpu_us_mongod": tenths(sample.cpu.mongod), "factor": (factor * 100.0).round() / 100.0, "rss_mb": rss.round(),
         }));
         report = report.figure(&format!("{}_{}_factor", cell.dimension, cell.value), factor, 2);
     }
