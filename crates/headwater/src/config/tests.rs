@@ -295,7 +295,7 @@ fn a_secret_and_its_file_follow_source_precedence() {
 
 #[test]
 fn certificates_that_a_uri_names_are_watched() {
-    let uri = "mongodb://a/?tls=true&tlsCAFile=%2Ftmp%2Fca.pem&tlsCertificateKeyFile=/tmp/a%20b.pem&x=y";
+    let uri = "mongodb://a/?tls=true&tlsCAFile=%2Ftmp%2Fca.pem&tlsCertificateKeyFile=/tmp/a%20b.pem&appName=y";
     let config = load(&MINIMAL.replace("mongodb://localhost", uri)).unwrap();
     assert_eq!(config.secret_files, ["/tmp/ca.pem", "/tmp/a b.pem"].map(std::path::PathBuf::from));
 }

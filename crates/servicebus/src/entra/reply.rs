@@ -50,9 +50,11 @@ pub(super) fn read_refusal(body: &[u8]) -> String {
     const MAX_CODE: usize = 100;
     let reply = parse(body).unwrap_or_default();
     let code = reply["error"].as_str().or_else(|| reply["error"]["code"].as_str()).unwrap_or("no reason given");
-    let code: String = code.chars().take(MAX_CODE).collect();
+    // Of another program, and for the log: one line without control characters.
+    let code: String = code.chars().filter(|letter| !letter.is_control()).take(MAX_CODE).collect();
     let text = reply["error_description"].as_str().or_else(|| reply["error"]["message"].as_str()).unwrap_or_default();
-    let line: String = text.lines().next().unwrap_or_default().chars().take(MAX).collect();
+    let line = text.lines().next().unwrap_or_default().chars();
+    let line: String = line.filter(|letter| !letter.is_control()).take(MAX).collect();
     if line.is_empty() { code } else { format!("{code}: {line}") }
 }
 
@@ -103,5 +105,7 @@ mod tests {
             br#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret.\r\nTrace ID: 1"}"#;
         assert_eq!(read_refusal(reply), "invalid_client: AADSTS7000215: Invalid client secret.");
         assert_eq!(read_refusal(b"<html>"), "no reason given");
+        let forged = br#"{"error":"a\r\nb","error_description":"c\u001b[2Jd\ne"}"#;
+        assert_eq!(read_refusal(forged), "ab: c[2Jd");
     }
 }
