@@ -203,7 +203,7 @@ impl GenerationService {
         let automatic = self.on_change == OnModelChange::Rebuild;
         match decide_change(&generation, &self.proposal, agreed, automatic, &self.build.source) {
             ChangeStep::Cancel => self.cancel(generation, state).await,
-            ChangeStep::Store(next) => self.begin(generation, *next).await,
+            ChangeStep::Store(next) => self.begin(generation, *next, state).await,
             ChangeStep::Nothing if generation.stage == GenerationStage::Building => {
                 self.continue_build(generation, state).await
             }
@@ -233,7 +233,12 @@ impl GenerationService {
         }
     }
 
-    async fn begin(&self, present: Generation, next: Generation) -> Result<GenerationStage, Error> {
+    async fn begin(
+        &self,
+        present: Generation,
+        next: Generation,
+        state: &mut ServiceState,
+    ) -> Result<GenerationStage, Error> {
         if next.number == present.number {
             return Ok(self.store.replace(next).await?.map_or(present.stage, |stored| stored.stage));
         }
@@ -259,7 +264,10 @@ impl GenerationService {
         tracing::info!(generation = next.number, build = ?models, "changing the read models");
         let Some(stored) = self.store.replace(next).await? else { return Ok(present.stage) };
         self.apply(&stored)?;
-        Ok(stored.stage)
+        match stored.stage {
+            GenerationStage::Building => self.continue_build(stored, state).await,
+            GenerationStage::Active | GenerationStage::Switching => Ok(stored.stage),
+        }
     }
 
     /// Goes back to what serves, and drops what was built.

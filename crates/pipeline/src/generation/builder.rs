@@ -33,8 +33,10 @@ use crate::view::{
 const PAGE_CURSORS: i64 = 5_000;
 /// Events per transaction, about, if each has a statement.
 const GROUP_EVENTS: i64 = 1_000;
-/// If they are folded into one document for each aggregate.
-const FOLDED_GROUP_EVENTS: i64 = 5_000;
+/// If they are folded into one document for each aggregate: the commit takes most of the time.
+const FOLDED_GROUP_EVENTS: i64 = 10_000;
+/// An aggregate with more events is built page by page: the server may have to apply each of them.
+const LONG_AGGREGATE_EVENTS: i64 = 5_000;
 /// Aggregates per transaction; of a source of documents fewer, as each is a whole document.
 const GROUP_AGGREGATES: usize = 1_000;
 const GROUP_DOCUMENTS: usize = 200;
@@ -352,7 +354,7 @@ impl BuildRun {
         let upto = cursors.iter().filter_map(|cursor| cursor.sequence).max().unwrap_or(i64::MIN);
         let aggregates: Vec<AggregateId> = cursors.iter().map(|cursor| cursor.aggregate.clone()).collect();
         let Some(events) = history.read_aggregates(&aggregates, upto).await? else {
-            return self.build_one_by_one(history, &cursors).await;
+            return self.build_halves(cursors).await;
         };
         let mut submitted = Vec::with_capacity(events.iter().map(Vec::len).sum());
         for (cursor, mut events) in cursors.into_iter().zip(events) {
@@ -368,14 +370,11 @@ impl BuildRun {
     }
 
     /// Aggregates whose events are too large to be held together.
-    async fn build_one_by_one(
-        &self,
-        history: &SourceEventReader,
-        cursors: &[UnbuiltCursor],
-    ) -> Result<BuiltGroup, Error> {
+    async fn build_halves(&self, mut cursors: Vec<UnbuiltCursor>) -> Result<BuiltGroup, Error> {
         let mut group = BuiltGroup::default();
-        for cursor in cursors {
-            let built = self.build_long(history, cursor).await?;
+        let second = cursors.split_off(cursors.len() / 2);
+        for half in [cursors, second] {
+            let built = Box::pin(self.build_group(half)).await?;
             group.events.applied += built.events.applied;
             group.events.parked += built.events.parked;
             group.aggregates += built.aggregates;
@@ -482,7 +481,7 @@ fn group_cursors(cursors: Vec<UnbuiltCursor>, most: usize, most_events: i64) -> 
     for cursor in cursors {
         let expected = cursor.sequence.unwrap_or(1).saturating_sub(cursor.first_sequence.unwrap_or(0)).max(1);
         // Half-built ones continue where they are.
-        if expected > FOLDED_GROUP_EVENTS.min(most_events.max(GROUP_EVENTS)) || cursor.built.is_some() {
+        if expected > LONG_AGGREGATE_EVENTS.min(most_events.max(GROUP_EVENTS)) || cursor.built.is_some() {
             groups.push(vec![cursor]);
             continue;
         }
