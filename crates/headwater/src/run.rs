@@ -10,18 +10,18 @@ use anyhow::{Context, bail};
 use mongodb::Database;
 use pipeline::audit::Auditor;
 use pipeline::consumer::{self, Consumer};
-use pipeline::erasure::{ERASED, ErasureStore};
+use pipeline::erasure::ErasureStore;
 use pipeline::event::Namespace;
 use pipeline::generation::GenerationStore;
 use pipeline::producer::{Producer, ProducerDependencies};
 use pipeline::publish::PublishTracer;
-use pipeline::view::{self, Projection};
+use pipeline::view;
 use tokio_util::sync::CancellationToken;
 
 use self::shutdown::PodService;
 use crate::admin::{AdminListener, PodServices};
 use crate::apply_observer::LatencyObserver;
-use crate::config::{Config, reserved};
+use crate::config::{Config, read_model_namespaces, reserved};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::dashboard_actions;
 use crate::delivery_limit::DeliveryLimitStore;
@@ -302,10 +302,7 @@ async fn run_consumer(
 fn own_namespaces(config: &Config) -> Vec<Namespace> {
     let coordination =
         reserved::COORDINATION_COLLECTIONS.map(|name| Namespace::new(&config.coordination.database, name));
-    let views = &config.read_models;
     // Read models on another server are not in the change stream of the source.
-    let on_source = views.uri == config.source_uri;
-    let models = views.models.iter().map(|model| model.name()).chain([view::CURSORS, view::PARKED_EVENTS, ERASED]);
-    let views = models.filter(|_| on_source).map(|name| Namespace::new(&views.database, name));
+    let views = if config.read_models.uri == config.source_uri { read_model_namespaces(config) } else { vec![] };
     coordination.into_iter().chain(views).collect()
 }

@@ -197,7 +197,7 @@ mod tests {
             configuration(uri, "shop", "shop_views", "shop_headwater", "Endpoint=sb://x", &"7".repeat(32)),
         )
         .unwrap();
-        let read = config::Config::from_process(Some(&file), &[]).unwrap();
+        let read = config::Config::from_process(Some(&file), &[], None).unwrap();
         assert_eq!(read.source_uri.reveal(), uri);
         assert_eq!(read.read_models.database, "shop_views");
         assert_eq!(read.read_models.models.len(), 5);
