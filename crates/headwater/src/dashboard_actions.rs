@@ -57,7 +57,8 @@ pub(crate) async fn open(
     token: &Secret,
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
-    let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
+    let (uri, timeout) = (&config.read_models.uri, SERVER_SELECTION_TIMEOUT);
+    let views = connect::shared_mongo_client(config, uri, "read_models.uri", timeout).await?;
     let applied = AppliedWait::new(config, coordination, &views.database(&config.read_models.database));
     let by = format!("dashboard of {}", config.pod_id);
     let actions = DashboardActions {

@@ -26,6 +26,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use pipeline::signing::MessageKeys;
@@ -46,6 +47,7 @@ pub(crate) use reference::{EffectiveConfig, json_schema, reference_file};
 
 pub(crate) use yaml::parse as parse_yaml;
 
+use crate::connect::SharedClients;
 use crate::exit::ExitReason;
 
 /// The checked configuration of a pod: its pipelines, at least one. They have the same `pod_id`, `coordination`, `admin` and `telemetry`.
@@ -73,6 +75,8 @@ pub(crate) struct Config {
     pub(crate) audit: audit::Config,
     pub(crate) admin: AdminConfig,
     pub(crate) telemetry: TelemetryConfig,
+    /// Clients that the pipelines of the process share.
+    pub(crate) clients: Arc<SharedClients>,
     /// The files that secrets were read from.
     pub(crate) secret_files: Vec<PathBuf>,
 }
@@ -82,6 +86,8 @@ pub(crate) struct CoordinationConfig {
     pub(crate) uri: Secret,
     pub(crate) database: String,
     pub(crate) lease: lease::Config,
+    /// How often a pod that leads more pipelines than others gives one up.
+    pub(crate) balance_interval: Duration,
 }
 
 #[derive(Debug)]
@@ -154,7 +160,9 @@ impl Deployment {
             (Some(config), Some(_)) => Ok(config),
             (Some(config), None) if is_single => Ok(config),
             (None, Some(name)) => Err(usage(format!("there is no pipeline `{name}`; the configuration has `{names}`"))),
-            (_, None) => Err(usage(format!("the configuration has several pipelines; add --pipeline with one of `{names}`"))),
+            (_, None) => {
+                Err(usage(format!("the configuration has several pipelines; add --pipeline with one of `{names}`")))
+            }
         }
     }
 
@@ -163,6 +171,11 @@ impl Deployment {
         let Some(name) = name else { return Ok(self) };
         let is_list = self.is_list;
         Ok(Self { pipelines: vec![self.select(Some(name))?], is_list })
+    }
+
+    /// The files that secrets were read from.
+    pub(crate) fn secret_files(&self) -> Vec<PathBuf> {
+        self.pipelines.iter().flat_map(|config| &config.secret_files).cloned().collect()
     }
 
     fn read(
@@ -193,7 +206,11 @@ impl Deployment {
         }
         // Without a configured name it is random: one for the whole process.
         let pod_id = configs[0].pod_id.clone();
-        configs.iter_mut().for_each(|config| config.pod_id.clone_from(&pod_id));
+        let clients = Arc::new(SharedClients::for_pipelines(configs.len()));
+        for config in &mut configs {
+            config.pod_id.clone_from(&pod_id);
+            config.clients = Arc::clone(&clients);
+        }
         Ok((Self { pipelines: configs, is_list }, EffectiveConfig::new(printed)))
     }
 }

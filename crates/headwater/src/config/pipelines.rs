@@ -19,7 +19,8 @@ pub(super) const PIPELINES: &str = "pipelines";
 const OF_THE_PROCESS: [&str; 6] = ["format", "pipeline", "pod_id", "coordination", "admin", "telemetry"];
 
 /// Keys of one section that exclude each other. An entry that sets one of them replaces the other one of the top level.
-const ALTERNATIVES: [[&str; 2]; 2] = [["collection", "collections"], ["connection_string", "fully_qualified_namespace"]];
+const ALTERNATIVES: [[&str; 2]; 2] =
+    [["collection", "collections"], ["connection_string", "fully_qualified_namespace"]];
 
 /// The settings of one pipeline as written, with those of the top level.
 pub(super) struct PipelineTree {
@@ -186,7 +187,8 @@ fn check_pair(first: &ReadPipeline, second: &ReadPipeline, problems: &mut Vec<Co
     let valid = |paths: &[&str]| first.settings.are_valid(paths) && second.settings.are_valid(paths);
     let mut report = |path: &str, what: String| {
         // The line of the key, if the entry sets it, else that of the entry.
-        let origin = Some(second.settings.origin(path)).filter(|origin| two.origins.contains(origin));
+        let origin = schema::key(path).map(|key| second.settings.origin(key.path));
+        let origin = origin.filter(|origin| two.origins.contains(origin));
         let origin = origin.unwrap_or_else(|| two.origin.clone());
         problems.push(ConfigProblem::at(origin, format!("{PIPELINES}.{}.{path}", two.name), what));
     };
@@ -223,7 +225,8 @@ fn check_pair(first: &ReadPipeline, second: &ReadPipeline, problems: &mut Vec<Co
         report("source", what);
     }
     if let Some(namespace) = captured_output(&first.config, &second.config) {
-        let what = format!("writes `{namespace}`, which pipeline `{}` captures; change `read_models.database`", one.name);
+        let what =
+            format!("writes `{namespace}`, which pipeline `{}` captures; change `read_models.database`", one.name);
         report("read_models", what);
     }
 }

@@ -1,7 +1,6 @@
 //! What is loaded, and from which source. [`problems`] has the exact text of every problem.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use pipeline::producer::OnHistoryLost;
 use pipeline::publish::{BodyFormat, CheckpointInterval, SessionMapping};

@@ -155,7 +155,7 @@ fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus
     let views = serde_json::Value::from(views);
     let read_models = shop::READ_MODELS.replacen("read_models:\n", &format!("read_models:\n  database: {views}\n"), 1);
     let config = PodConfig {
-        pipeline: PIPELINE,
+        pipeline: Some(PIPELINE),
         mongodb_uri: uri,
         database,
         source: "sequence: version",

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::table::{leader_text, health_text, lag_text};
+use super::table::{health_text, lag_text, leader_text};
 use super::{CLEAR, REFRESH_INTERVAL};
 use crate::cli::table::{plural, render_table};
 use crate::exit::ExitReason;

@@ -79,7 +79,7 @@ fn one_pipeline_is_selected_by_its_name() {
 
 #[test]
 fn problems_have_the_path_and_the_line_of_their_entry() {
-    let wrong = TWO.replace("topic: customers", "topic: -").replace("body: json", "body: xml");
+    let wrong = TWO.replace("topic: customers", "topic: \"-\"").replace("body: json", "body: xml");
     assert_eq!(
         load_all(&wrong).unwrap_err(),
         "line 4, column 19: `producer.body` is `xml`, but must be `bson` or `json`\n\
@@ -107,10 +107,17 @@ fn pipelines_that_disturb_each_other_are_refused() {
 fn read_models_of_another_pipeline_are_not_written_or_captured() {
     let one_server = TWO.replace("uri_file: /secret", "database: crm");
     let error = load_all(&one_server.replace("database: order_views", "database: crm_views")).unwrap_err();
-    assert!(error.contains("`pipelines.customers.read_models` writes the collection `a` in database `crm_views`"), "{error}");
+    assert!(
+        error.contains("`pipelines.customers.read_models` writes the collection `a` in database `crm_views`"),
+        "{error}"
+    );
     let error = load_all(&one_server.replace("database: crm", "database: order_views, collection: a")).unwrap_err();
-    assert!(error.contains("`pipelines.customers.source` captures `order_views.a`, which pipeline `orders` writes"), "{error}");
-    let error = load_all(&one_server.replace("read_models: { a", "read_models: { database: shop, orders: { mirror: true }, a"));
+    assert!(
+        error.contains("`pipelines.customers.source` captures `order_views.a`, which pipeline `orders` writes"),
+        "{error}"
+    );
+    let error =
+        load_all(&one_server.replace("read_models: { a", "read_models: { database: shop, orders: { mirror: true }, a"));
     assert!(error.unwrap_err().contains("writes `shop.orders`, which pipeline `orders` captures"));
 }
 
