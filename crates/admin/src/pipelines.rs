@@ -100,17 +100,18 @@ impl ServedPipelines {
     }
 
     /// The pipeline that the query names, or the only one.
-    pub(crate) fn select(&self, query: Option<&str>) -> Result<&ServedPipeline, AdminResponse> {
+    pub(crate) fn select(&self, query: Option<&str>) -> Result<&ServedPipeline, Box<AdminResponse>> {
         let names = || self.list.iter().map(|pipeline| pipeline.name.as_str()).collect::<Vec<_>>().join("`, `");
         match (requested_name(query), &self.list[..]) {
             (Some(name), list) => list.iter().find(|pipeline| pipeline.name == name).ok_or_else(|| {
-                response::text(StatusCode::NOT_FOUND, format!("no such pipeline; this pod has `{}`\n", names()))
+                let text = format!("no such pipeline; this pod has `{}`\n", names());
+                Box::new(response::text(StatusCode::NOT_FOUND, text))
             }),
             (None, [only]) => Ok(only),
-            (None, _) => Err(response::text(
-                StatusCode::BAD_REQUEST,
-                format!("this pod has several pipelines; add `?pipeline=` with one of `{}`\n", names()),
-            )),
+            (None, _) => {
+                let text = format!("this pod has several pipelines; add `?pipeline=` with one of `{}`\n", names());
+                Err(Box::new(response::text(StatusCode::BAD_REQUEST, text)))
+            }
         }
     }
 

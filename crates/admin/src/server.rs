@@ -251,7 +251,7 @@ impl RequestHandler {
             let Some(_action) = begun else { return response::too_many_actions() };
             let pipeline = match self.pipelines.select(request.uri().query()) {
                 Ok(pipeline) => pipeline,
-                Err(error_response) => return error_response,
+                Err(error_response) => return *error_response,
             };
             return match pipeline.operator.state() {
                 OperatorState::Off => route.respond(None, request).await,
@@ -278,7 +278,7 @@ impl RequestHandler {
         }
         let pipeline = match self.pipelines.select(query) {
             Ok(pipeline) => pipeline,
-            Err(error_response) => return error_response,
+            Err(error_response) => return *error_response,
         };
         match pipeline.status_cache.refreshed().await {
             Some(status) => response::json(StatusCode::OK, &status),
@@ -297,7 +297,7 @@ impl RequestHandler {
                     pipeline.status_cache.request_refresh(now);
                     response::json(StatusCode::OK, &pipeline.status_cache.history())
                 }
-                Err(error_response) => error_response,
+                Err(error_response) => *error_response,
             },
             "/api/pipelines" => response::json(StatusCode::OK, &self.pipelines.summaries(now)),
             // Tells the dashboard whether to offer the unlock form.

@@ -228,15 +228,16 @@ pub(crate) async fn shared_mongo_client(
     timeout: Duration,
 ) -> anyhow::Result<mongodb::Client> {
     let clients = &config.clients;
+    if clients.pipelines <= 1 {
+        return mongo_client(uri, key, timeout).await;
+    }
     let id = (uri.reveal().to_owned(), timeout);
     if let Some(client) = clients.lock().get(&id) {
         return Ok(client.clone());
     }
     let mut options = mongo_options(uri, key).await?;
-    if clients.pipelines > 1 {
-        // Every leader's change stream holds a connection while it waits.
-        options.max_pool_size.get_or_insert(CONNECTIONS_PER_PIPELINE.saturating_mul(clients.pipelines));
-    }
+    // Every leader's change stream holds a connection while it waits.
+    options.max_pool_size.get_or_insert(CONNECTIONS_PER_PIPELINE.saturating_mul(clients.pipelines));
     let client = client_from(options, key, timeout)?;
     Ok(clients.lock().entry(id).or_insert(client).clone())
 }

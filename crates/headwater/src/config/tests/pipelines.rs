@@ -83,7 +83,8 @@ fn problems_have_the_path_and_the_line_of_their_entry() {
     assert_eq!(
         load_all(&wrong).unwrap_err(),
         "line 4, column 19: `producer.body` is `xml`, but must be `bson` or `json`\n\
-         line 12, column 27: `pipelines.customers.service_bus.topic` is `-`, but must be a topic name, such as `events`"
+         line 12, column 27: `pipelines.customers.service_bus.topic` is `-`, but must be a name of up to 260 letters, digits, `.`, `-`, `_` \
+         and `/`, with a letter or digit at both ends, such as `events`"
     );
     let missing = changed("database: shop, ", "").unwrap_err();
     assert_eq!(missing, "not set: `source.database` is missing; write, for example, `shop`", "once for all");
