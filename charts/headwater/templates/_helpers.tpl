@@ -102,9 +102,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml $used -}}
 {{- end -}}
 
-{{/* The configuration file: `config`, the files of the secrets, and the read models as they were written. */}}
+{{/* The configuration file: `config`, the files of the secrets, and the read models and pipelines as they were written. */}}
 {{- define "headwater.config" -}}
 {{- $config := deepCopy .Values.config -}}
+{{- if $config.pipelines }}{{ fail "config.pipelines: use the value `pipelines`, a text, because the order of keys in read models matters" }}{{ end -}}
+{{- if .Values.pipelines }}{{ $config = omit $config "pipeline" }}{{ end -}}
 {{- range include "headwater.secretFiles" . | fromYamlArray -}}
 {{- $section := get $config .section | default dict -}}
 {{- $_ := set $section .key (printf "/var/run/secrets/headwater/%s" .file) -}}
@@ -116,6 +118,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 read_models:
   {{- with $stores }}{{ toYaml . | nindent 2 }}{{ end }}
   {{- with .Values.readModels }}{{ . | trim | nindent 2 }}{{ end }}
+{{- end }}
+{{- with .Values.pipelines }}
+pipelines:
+  {{- . | trim | nindent 2 }}
 {{- end }}
 {{- end -}}
 

@@ -1,6 +1,7 @@
 // Shows /api/status, refreshed every second. Data is always set as text, never as markup.
 import { initOperatorPanel } from "./operator.js";
 import { byId, cell, fillTable, row, setDescription, setFigure, setText } from "./elements.js";
+import { initPipelines, ofPipeline } from "./pipelines.js";
 import { Plot } from "./plot.js";
 import { showReadModels } from "./read-models.js";
 import { ago, clockTime, dateTime, grouped, isKnown, joinUnit, lagDuration, longDuration, plural, rate, shortDuration, twoUnits } from "./format.js";
@@ -267,7 +268,7 @@ async function getJson(path) {
 
 async function refresh() {
   try {
-    const status = await getJson("/api/status");
+    const status = await getJson(ofPipeline("/api/status"));
     last = { receivedAt: performance.now(), status };
     requestFailed = false;
     addPoint(pointOf(status));
@@ -283,8 +284,9 @@ async function refresh() {
   setTimeout(refresh, REFRESH_INTERVAL);
 }
 
+await initPipelines().catch((error) => console.debug(error));
 try {
-  (await getJson("/api/history")).forEach(addPoint);
+  (await getJson(ofPipeline("/api/history"))).forEach(addPoint);
 } catch (error) {
   console.debug(error);
 }

@@ -2,6 +2,7 @@
 import { askConfirmation, button } from "./dialog.js";
 import { byId, cell, fillTable, row, setText } from "./elements.js";
 import { ago, grouped, plural } from "./format.js";
+import { ofPipeline } from "./pipelines.js";
 import { setReadModelActions } from "./read-models.js";
 
 const REFRESH_INTERVAL = 3_000;
@@ -28,7 +29,7 @@ export async function initOperatorPanel() {
 async function request(path, body) {
   const method = body === undefined ? "GET" : "POST";
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  const response = await fetch(path, { method, headers, body: body && JSON.stringify(body), cache: "no-store" });
+  const response = await fetch(ofPipeline(path), { method, headers, body: body && JSON.stringify(body), cache: "no-store" });
   if (response.status === 401) return null;
   return response.headers.get("content-type")?.startsWith("application/json") ? response.json() : { refused: await response.text() };
 }

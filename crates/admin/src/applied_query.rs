@@ -17,6 +17,8 @@ pub(crate) fn parse(query: &str) -> Result<AppliedRequest, &'static str> {
             "sequence" => sequence = Some(value.parse().map_err(|_| "`sequence` must be a whole number")?),
             "event" => event = Some(value),
             "timeout" => timeout = parse_timeout(&value).ok_or("`timeout` must be seconds, up to 30")?,
+            // Chosen by the server already.
+            "pipeline" => {}
             _ => return Err("unknown parameter; use `aggregate` and `sequence`, or `event`, and `timeout`"),
         }
     }
@@ -39,7 +41,7 @@ fn parse_timeout(seconds: &str) -> Option<Duration> {
 }
 
 /// `None` if it is not percent-encoded UTF-8.
-fn decode(text: &str) -> Option<String> {
+pub(crate) fn decode(text: &str) -> Option<String> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

@@ -12,6 +12,7 @@ pub(crate) fn file(path: &str) -> Option<AdminResponse> {
         "/dashboard.js" => (JAVASCRIPT, include_str!("../dashboard/dashboard.js")),
         "/operator.js" => (JAVASCRIPT, include_str!("../dashboard/operator.js")),
         "/read-models.js" => (JAVASCRIPT, include_str!("../dashboard/read-models.js")),
+        "/pipelines.js" => (JAVASCRIPT, include_str!("../dashboard/pipelines.js")),
         "/plot.js" => (JAVASCRIPT, include_str!("../dashboard/plot.js")),
         shared => web_page::file(shared.strip_prefix('/')?)?,
     };

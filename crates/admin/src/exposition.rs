@@ -15,6 +15,8 @@ pub(crate) struct ExpositionPage(String);
 pub(crate) struct MetricFamily<'a> {
     page: &'a mut String,
     name: &'static str,
+    /// The label `pipeline` of the next samples.
+    pipeline: Option<String>,
 }
 
 impl ExpositionPage {
@@ -30,7 +32,7 @@ impl ExpositionPage {
         };
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        MetricFamily { page: &mut self.0, name }
+        MetricFamily { page: &mut self.0, name, pipeline: None }
     }
 
     pub(crate) fn into_text(self) -> String {
@@ -39,6 +41,11 @@ impl ExpositionPage {
 }
 
 impl MetricFamily<'_> {
+    /// The next samples are of this pipeline; `None` if the process has no list of pipelines.
+    pub(crate) fn set_pipeline(&mut self, pipeline: Option<&str>) {
+        self.pipeline = pipeline.map(str::to_owned);
+    }
+
     pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.write_sample("", labels, value);
     }
@@ -57,6 +64,8 @@ impl MetricFamily<'_> {
 
     fn write_sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.page, "{}{suffix}", self.name);
+        let pipeline = self.pipeline.as_deref().map(|name| ("pipeline", name));
+        let labels: Vec<_> = pipeline.into_iter().chain(labels.iter().copied()).collect();
         for (index, (label, value)) in labels.iter().enumerate() {
             let open = if index == 0 { '{' } else { ',' };
             let _ = write!(self.page, "{open}{label}=\"{}\"", escape_label(value));

@@ -3,9 +3,10 @@
 //! | path | response |
 //! | --- | --- |
 //! | `/healthz` | 200 while every loop of the pod runs or is idle, else 503; names the stalled loop |
-//! | `/readyz` | 200 while every service does its work, else 503; names the service and the reason |
+//! | `/readyz` | 200 while every service does its work, of several pipelines those of one, else 503; names the service and the reason |
 //! | `/metrics` | Prometheus text format |
-//! | `/api/status`, `/api/history` | the pipeline as JSON: now, and the last five minutes |
+//! | `/api/status`, `/api/history` | the pipeline as JSON: now, and the last five minutes; of several, that of `?pipeline=` |
+//! | `/api/pipelines` | the pipelines of this pod, in short |
 //! | `/` | the dashboard, which shows the two above |
 //! | `/api/step-down`, `/api/parked`, … | operator actions; they need the configured token, and are refused without one |
 //!
@@ -27,6 +28,7 @@ pub mod metrics;
 mod open_connections;
 pub mod operator;
 mod operator_routes;
+mod pipelines;
 pub mod problems;
 mod response;
 pub mod server;
@@ -41,6 +43,7 @@ pub use latency::{LatencyBuckets, LatencyHistogram};
 pub use liveness::{Heartbeat, LoopActivity, LoopLiveness, ProgressTracker};
 pub use metrics::PodSample;
 pub use operator::{OperatorAccess, OperatorActions, OperatorToken};
+pub use pipelines::{OperatorSlot, ServedPipeline, ServedPipelines};
 pub use server::{AdminServer, Error, PodTelemetry, RunningServer};
 pub use status::PipelineStatus;
 pub use status_cache::StatusCache;

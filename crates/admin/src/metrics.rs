@@ -143,41 +143,64 @@ pub struct PodSample {
     pub value: u64,
 }
 
-/// The page. `status` is `None` until the first collection. In `samples`, those of one name must follow each other.
-pub fn render(
-    status: Option<&PipelineStatus>,
-    samples: &[PodSample],
-    latency: &LatencyBuckets,
-    health: &HealthReport,
-) -> String {
+/// What the page shows of one pipeline.
+#[derive(Clone, Debug)]
+pub struct PipelineMetrics {
+    /// The label of every sample; `None` without a list of pipelines.
+    pub pipeline: Option<String>,
+    /// `None` until the first collection.
+    pub status: Option<PipelineStatus>,
+    pub samples: Vec<PodSample>,
+    pub latency: LatencyBuckets,
+    pub health: HealthReport,
+}
+
+/// The page. All samples of one metric follow each other, as the format requires.
+pub fn render(pipelines: &[PipelineMetrics]) -> String {
     let mut page = ExpositionPage::default();
-    for same_name in samples.chunk_by(|one, next| one.name == next.name) {
-        let (name, help) = (same_name[0].name, same_name[0].help);
+    let mut described: Vec<&PodSample> = vec![];
+    for sample in pipelines.iter().flat_map(|pipeline| &pipeline.samples) {
+        if described.iter().all(|known| known.name != sample.name) {
+            described.push(sample);
+        }
+    }
+    for PodSample { name, help, .. } in described {
         let kind = if name.ends_with("_total") { MetricKind::Counter } else { MetricKind::Gauge };
         let mut family = page.start_family(name, kind, help);
-        for sample in same_name {
-            let labels: Vec<_> = sample.labels.iter().map(|(label, value)| (*label, value.as_str())).collect();
-            family.sample(&labels, sample.value);
+        for one in pipelines {
+            family.set_pipeline(one.pipeline.as_deref());
+            for sample in one.samples.iter().filter(|sample| sample.name == *name) {
+                let labels: Vec<_> = sample.labels.iter().map(|(label, value)| (*label, value.as_str())).collect();
+                family.sample(&labels, sample.value);
+            }
         }
     }
     for metric in METRICS {
         let mut family = page.family(metric);
-        match metric.source {
-            MetricSource::Pipeline(read) => {
-                if let Some(value) = status.and_then(read) {
-                    family.sample(&[], value);
-                }
-            }
-            MetricSource::PipelineBy(label, read) => {
-                let samples = status.map(read).unwrap_or_default();
-                samples.into_iter().for_each(|(name, value)| family.sample(&[(label, name)], value));
-            }
-            MetricSource::Latency => family.histogram(latency),
-            MetricSource::Services => services(&mut family, health),
-            MetricSource::Loops => loops(&mut family, health),
+        for one in pipelines {
+            family.set_pipeline(one.pipeline.as_deref());
+            add_samples(&mut family, metric.source, one);
         }
     }
     page.into_text()
+}
+
+fn add_samples(family: &mut MetricFamily<'_>, source: MetricSource, one: &PipelineMetrics) {
+    let status = one.status.as_ref();
+    match source {
+        MetricSource::Pipeline(read) => {
+            if let Some(value) = status.and_then(read) {
+                family.sample(&[], value);
+            }
+        }
+        MetricSource::PipelineBy(label, read) => {
+            let samples = status.map(read).unwrap_or_default();
+            samples.into_iter().for_each(|(name, value)| family.sample(&[(label, name)], value));
+        }
+        MetricSource::Latency => family.histogram(&one.latency),
+        MetricSource::Services => services(family, &one.health),
+        MetricSource::Loops => loops(family, &one.health),
+    }
 }
 
 const fn gauge(name: &'static str, help: &'static str, source: MetricSource) -> Metric {

@@ -54,6 +54,10 @@ pub(crate) fn too_many_actions() -> AdminResponse {
     text(StatusCode::SERVICE_UNAVAILABLE, "too many operator actions at once: try again\n")
 }
 
+pub(crate) fn not_running() -> AdminResponse {
+    text(StatusCode::SERVICE_UNAVAILABLE, "the pipeline does not run on this pod: try again, or ask another pod\n")
+}
+
 pub(crate) fn unauthorized() -> AdminResponse {
     let mut response = text(StatusCode::UNAUTHORIZED, "operator token required: send `Authorization: Bearer …`\n");
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -1,6 +1,6 @@
 //! The HTTP server of a pod. It has a thread and a tokio runtime of its own, so that a busy pipeline cannot delay a probe.
 //!
-//! Responds from [`PodTelemetry`] and [`StatusCache`], and waits for another component only in an operator action. Limits the number of
+//! Responds from [`PodTelemetry`] and the status caches, and waits for another component only in an operator action. Limits the number of
 //! connections, the size of a request head, and the time a peer may take; a new connection never waits for another one to end. Sends no
 //! CORS header: pages of other sites can neither read nor act.
 
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,14 +26,13 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::allowed_hosts::AllowedHosts;
-use crate::health::{HealthReport, PodHealth};
+use crate::health::PodHealth;
 use crate::latency::LatencyBuckets;
 use crate::metrics::PodSample;
 use crate::open_connections::{ConnectionSlot, OpenConnections};
-use crate::operator::OperatorAccess;
 use crate::operator_routes::OperatorRoute;
+use crate::pipelines::{OperatorState, ServedPipelines, requested_name};
 use crate::response::{self, AdminResponse};
-use crate::status_cache::StatusCache;
 use crate::tls::{AdminTlsError, AdminTlsFiles, ReloadingAcceptor};
 use crate::{dashboard, metrics};
 
@@ -119,18 +119,12 @@ impl AdminServer {
         Ok(self)
     }
 
-    /// Serves until `shutdown`. Without `operator` everything is read-only.
-    pub fn start(
-        self,
-        pod: Arc<dyn PodTelemetry>,
-        status_cache: Arc<StatusCache>,
-        operator: Option<OperatorAccess>,
-        shutdown: CancellationToken,
-    ) -> Result<RunningServer, Error> {
+    /// Serves until `shutdown`.
+    pub fn start(self, pipelines: ServedPipelines, shutdown: CancellationToken) -> Result<RunningServer, Error> {
         let (result_sender, ended) = oneshot::channel();
         let address = self.address;
         let hosts = AllowedHosts::of_listener(address, self.hosts.clone());
-        let handler = RequestHandler { pod, status_cache, operator, hosts, connections: Arc::default() };
+        let handler = RequestHandler { pipelines, hosts, connections: Arc::default() };
         let run_server = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
             let result = runtime.and_then(|runtime| runtime.block_on(self.serve(handler, shutdown)));
@@ -189,9 +183,7 @@ impl RunningServer {
 
 #[derive(Clone)]
 struct RequestHandler {
-    pod: Arc<dyn PodTelemetry>,
-    status_cache: Arc<StatusCache>,
-    operator: Option<OperatorAccess>,
+    pipelines: ServedPipelines,
     hosts: AllowedHosts,
     connections: Arc<OpenConnections>,
 }
@@ -257,51 +249,78 @@ impl RequestHandler {
         if let Some(route) = OperatorRoute::from_path(request.uri().path()) {
             let begun = if route.is_wait() { self.connections.begin_wait() } else { self.connections.begin_action() };
             let Some(_action) = begun else { return response::too_many_actions() };
-            return route.respond(self.operator.as_ref(), request).await;
+            let pipeline = match self.pipelines.select(request.uri().query()) {
+                Ok(pipeline) => pipeline,
+                Err(error_response) => return *error_response,
+            };
+            return match pipeline.operator.state() {
+                OperatorState::Off => route.respond(None, request).await,
+                OperatorState::Ready(access) => route.respond(Some(&access), request).await,
+                OperatorState::NotRunning => response::not_running(),
+            };
         }
         match *request.method() {
             // hyper drops the body of a response to HEAD.
-            Method::GET | Method::HEAD if request.uri().path() == "/api/status" => self.get_status().await,
-            Method::GET | Method::HEAD => self.get(request.uri().path()),
+            Method::GET | Method::HEAD if request.uri().path() == "/api/status" => {
+                self.get_status(request.uri().query()).await
+            }
+            Method::GET | Method::HEAD => self.get(request.uri().path(), request.uri().query()),
             _ => response::allow_get_only(),
         }
     }
 
-    async fn get_status(&self) -> AdminResponse {
-        match self.status_cache.refreshed().await {
+    /// Of a list of pipelines without a name, all of them.
+    async fn get_status(&self, query: Option<&str>) -> AdminResponse {
+        if self.pipelines.is_list && requested_name(query).is_none() {
+            let statuses = self.pipelines.list.iter().map(|pipeline| pipeline.status_cache.refreshed());
+            let statuses: Vec<_> = join_all(statuses).await.into_iter().flatten().collect();
+            return response::json(StatusCode::OK, &serde_json::json!({ "pipelines": statuses }));
+        }
+        let pipeline = match self.pipelines.select(query) {
+            Ok(pipeline) => pipeline,
+            Err(error_response) => return *error_response,
+        };
+        match pipeline.status_cache.refreshed().await {
             Some(status) => response::json(StatusCode::OK, &status),
             None => response::text(StatusCode::SERVICE_UNAVAILABLE, "no status has been collected yet\n"),
         }
     }
 
-    fn get(&self, path: &str) -> AdminResponse {
+    fn get(&self, path: &str, query: Option<&str>) -> AdminResponse {
         let now = Instant::now();
         match path {
-            "/healthz" => {
-                let report = self.health_report(now);
-                response::json(ok_or_unavailable(report.live), &report)
-            }
-            "/readyz" => {
-                let report = self.health_report(now);
-                response::json(ok_or_unavailable(report.ready), &report)
-            }
-            "/metrics" => {
-                let (status, health) = (self.status_cache.latest(now), self.health_report(now));
-                response::metrics(metrics::render(status.as_ref(), &self.pod.samples(), &self.pod.latency(), &health))
-            }
-            "/api/history" => {
-                self.status_cache.request_refresh(now);
-                response::json(StatusCode::OK, &self.status_cache.history())
-            }
+            "/healthz" => self.get_health(now, |live, _| live),
+            "/readyz" => self.get_health(now, |_, ready| ready),
+            "/metrics" => response::metrics(metrics::render(&self.pipelines.metrics(now))),
+            "/api/history" => match self.pipelines.select(query) {
+                Ok(pipeline) => {
+                    pipeline.status_cache.request_refresh(now);
+                    response::json(StatusCode::OK, &pipeline.status_cache.history())
+                }
+                Err(error_response) => *error_response,
+            },
+            "/api/pipelines" => response::json(StatusCode::OK, &self.pipelines.summaries(now)),
             // Tells the dashboard whether to offer the unlock form.
-            "/api/operator" => response::json(StatusCode::OK, &serde_json::json!({ "token": self.operator.is_some() })),
+            "/api/operator" => {
+                response::json(StatusCode::OK, &serde_json::json!({ "token": self.pipelines.has_token() }))
+            }
             path => dashboard::file(path)
                 .unwrap_or_else(|| response::text(StatusCode::NOT_FOUND, "not found; the dashboard is at /\n")),
         }
     }
 
-    fn health_report(&self, now: Instant) -> HealthReport {
-        self.pod.health(now).evaluate(now)
+    /// `choose`: from live and ready.
+    fn get_health(&self, now: Instant, choose: fn(bool, bool) -> bool) -> AdminResponse {
+        match &self.pipelines {
+            ServedPipelines { list, is_list: false } => {
+                let report = list[0].pod.health(now).evaluate(now);
+                response::json(ok_or_unavailable(choose(report.live, report.ready)), &report)
+            }
+            several => {
+                let report = several.health(now);
+                response::json(ok_or_unavailable(choose(report.live, report.ready)), &report)
+            }
+        }
     }
 }
 

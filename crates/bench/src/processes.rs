@@ -69,7 +69,7 @@ impl MeasuredPod {
         extra_yaml: &str,
     ) -> Self {
         let config = PodConfig {
-            pipeline: topic,
+            pipeline: Some(topic),
             ca_file: None,
             mongodb_uri: uri,
             database,

@@ -2,11 +2,13 @@
 
 mod heartbeats;
 mod liveness;
+mod pipeline_slot;
 mod server;
 mod service_state;
 mod snapshot;
 mod token_state;
 
 pub(crate) use heartbeats::LoopHeartbeat;
-pub(crate) use server::AdminListener;
+pub(crate) use pipeline_slot::PipelineSlot;
+pub(crate) use server::{AdminListener, PipelineLoops};
 pub(crate) use snapshot::{PodMonitor, PodServices};

@@ -2,12 +2,13 @@
 //!
 //! Nothing here waits for a server. A client connects when it is first used, and a wrong URI is reported with its configuration key.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lease::mongo::{LeaseName, MongoLeaseStore};
-use lease::{Candidate, Timing};
+use lease::{ElectionHost, Timing};
 use mongodb::Database;
 use mongodb::options::ClientOptions;
 use pipeline::audit::{AuditDependencies, AuditStore, Auditor, UnauditableReason};
@@ -19,7 +20,7 @@ use servicebus::ConnectionString;
 use servicebus::administration::AdministrationClient;
 use servicebus::entra::TokenSource;
 
-use crate::config::{BusAccess, Config, EntraAccess, ReadModelsConfig, Secret};
+use crate::config::{BusAccess, Config, CoordinationConfig, EntraAccess, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
 use crate::pauses::PauseStore;
 use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
@@ -38,7 +39,7 @@ pub(crate) async fn producer_dependencies(config: &Config, timeout: Duration) ->
         pipeline: config.pipeline.clone(),
         pod_id: config.pod_id.clone(),
         source: config.source.clone(),
-        server: mongo_client(&config.source_uri, "source.uri", timeout).await?,
+        server: shared_mongo_client(config, &config.source_uri, "source.uri", timeout).await?,
         coordination: coordination_database(config, timeout).await?,
         bus: bus_client(config)?,
         topic: config.service_bus.topic.clone(),
@@ -58,7 +59,7 @@ pub(crate) async fn status_collector(
         by: config.pod_id.clone(),
         coordination: dependencies.coordination.clone(),
         source: dependencies.server.clone(),
-        views: mongo_client(uri, "read_models.uri", timeout).await?.database(database),
+        views: shared_mongo_client(config, uri, "read_models.uri", timeout).await?.database(database),
         read_models: models.iter().map(|model| model.name().to_owned()).collect(),
         subscription: SubscriptionMonitor::new(
             bus_administration(config)?,
@@ -76,7 +77,7 @@ pub(crate) async fn status_collector(
 }
 
 pub(crate) async fn coordination_database(config: &Config, timeout: Duration) -> anyhow::Result<Database> {
-    let client = mongo_client(&config.coordination.uri, "coordination.uri", timeout).await?;
+    let client = shared_mongo_client(config, &config.coordination.uri, "coordination.uri", timeout).await?;
     Ok(client.database(&config.coordination.database))
 }
 
@@ -219,6 +220,58 @@ pub(crate) async fn mongo_client(uri: &Secret, key: &str, timeout: Duration) -> 
     client_from(mongo_options(uri, key).await?, key, timeout)
 }
 
+/// The client that all pipelines of the process use for this URI.
+pub(crate) async fn shared_mongo_client(
+    config: &Config,
+    uri: &Secret,
+    key: &str,
+    timeout: Duration,
+) -> anyhow::Result<mongodb::Client> {
+    let clients = &config.clients;
+    if clients.pipelines <= 1 {
+        return mongo_client(uri, key, timeout).await;
+    }
+    let id = (uri.reveal().to_owned(), timeout);
+    if let Some(client) = clients.lock().get(&id) {
+        return Ok(client.clone());
+    }
+    let mut options = mongo_options(uri, key).await?;
+    // Every leader's change stream holds a connection while it waits.
+    options.max_pool_size.get_or_insert(CONNECTIONS_PER_PIPELINE.saturating_mul(clients.pipelines));
+    let client = client_from(options, key, timeout)?;
+    Ok(clients.lock().entry(id).or_insert(client).clone())
+}
+
+/// The MongoDB clients of a process, by URI and timeout. A configuration with new credentials has new ones.
+///
+/// Read models are written with a client per pipeline, because pods recognise each other's transactions by its application name. Service Bus
+/// connections are not shared: Service Bus closes a connection for the mistake of one link, and that must not stop another pipeline.
+#[derive(Default)]
+pub(crate) struct SharedClients {
+    mongo: Mutex<HashMap<(String, Duration), mongodb::Client>>,
+    pipelines: u32,
+}
+
+/// The default pool of the driver.
+const CONNECTIONS_PER_PIPELINE: u32 = 10;
+
+impl SharedClients {
+    pub(crate) fn for_pipelines(count: usize) -> Self {
+        Self { mongo: Mutex::default(), pipelines: u32::try_from(count).unwrap_or(u32::MAX) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, Duration), mongodb::Client>> {
+        self.mongo.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Never shows a URI.
+impl std::fmt::Debug for SharedClients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedClients").field("pipelines", &self.pipelines).finish_non_exhaustive()
+    }
+}
+
 fn client_from(mut options: ClientOptions, key: &str, timeout: Duration) -> anyhow::Result<mongodb::Client> {
     // A timeout in the URI is the choice of the user, and wins.
     options.server_selection_timeout.get_or_insert(timeout);
@@ -237,12 +290,11 @@ async fn mongo_options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions>
     Ok(options)
 }
 
-pub(crate) async fn lease_candidate(config: &Config) -> anyhow::Result<Candidate> {
-    Ok(Candidate {
-        name: lease_name(config),
-        config: config.coordination.lease.clone(),
-        client: mongo_options(&config.coordination.uri, "coordination.uri").await?,
-    })
+/// The thread on which all pipelines of this process take part in the election.
+pub(crate) async fn election_host(config: &Config) -> anyhow::Result<ElectionHost> {
+    let options = mongo_options(&config.coordination.uri, "coordination.uri").await?;
+    let CoordinationConfig { database, lease, .. } = &config.coordination;
+    Ok(ElectionHost::start(options, database.clone(), lease.clone())?)
 }
 
 /// The lease of a pipeline, for commands that read it and do not take part in the election.
@@ -253,7 +305,7 @@ pub(crate) async fn lease(config: &Config) -> anyhow::Result<MongoLeaseStore> {
     Ok(MongoLeaseStore::open(options, lease_name(config), &timing)?)
 }
 
-fn lease_name(config: &Config) -> LeaseName {
+pub(crate) fn lease_name(config: &Config) -> LeaseName {
     LeaseName {
         database: config.coordination.database.clone(),
         key: config.pipeline.clone(),

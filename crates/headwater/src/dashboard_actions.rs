@@ -57,8 +57,9 @@ pub(crate) async fn open(
     token: &Secret,
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
-    let views = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
-    let source = connect::mongo_client(&config.source_uri, "source.uri", SERVER_SELECTION_TIMEOUT).await?;
+    let timeout = SERVER_SELECTION_TIMEOUT;
+    let views = connect::shared_mongo_client(config, &config.read_models.uri, "read_models.uri", timeout).await?;
+    let source = connect::shared_mongo_client(config, &config.source_uri, "source.uri", timeout).await?;
     let views = views.database(&config.read_models.database);
     let by = format!("dashboard of {}", config.pod_id);
     let actions = DashboardActions {

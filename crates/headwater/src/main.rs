@@ -17,6 +17,7 @@ mod erase;
 mod event_traces;
 mod exit;
 mod generations;
+mod lease_balance;
 mod operator_log;
 mod oplog;
 mod output;

@@ -37,7 +37,8 @@ impl ParkedCommands {
     /// Connects lazily. `timeout`: the server selection timeout of MongoDB.
     pub(crate) async fn open(config: &Config, timeout: Duration) -> anyhow::Result<Self> {
         let dependencies = crate::connect::producer_dependencies(config, timeout).await?;
-        let views = crate::connect::mongo_client(&config.read_models.uri, "read_models.uri", timeout).await?;
+        let views =
+            crate::connect::shared_mongo_client(config, &config.read_models.uri, "read_models.uri", timeout).await?;
         let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
         Ok(Self {
             views: views.database(&config.read_models.database),

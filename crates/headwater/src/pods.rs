@@ -147,6 +147,40 @@ impl PodRegistry {
     }
 }
 
+/// How many leases a live pod leads, as it announced for one of its pipelines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AnnouncedLeases {
+    pub(crate) pipeline: String,
+    pub(crate) pod: String,
+    pub(crate) leads: usize,
+}
+
+/// What the live pods of these pipelines announced last. Pods of a version that does not count its leases are left out.
+pub(crate) async fn read_leases(
+    coordination: &Database,
+    pipelines: &[String],
+) -> Result<Vec<AnnouncedLeases>, DriverError> {
+    let limit = i64::try_from(SILENT_AFTER.as_millis()).unwrap_or(i64::MAX);
+    let live = doc! { "$expr": { "$lte": [{ "$subtract": ["$$NOW", "$seenAt"] }, limit] } };
+    let stages = [
+        doc! { "$match": { "_id.pipeline": { "$in": pipelines }, "leads": { "$exists": true } } },
+        doc! { "$match": live },
+        doc! { "$project": { "leads": 1 } },
+    ];
+    let mut found = coordination.collection::<Document>(PODS).aggregate(stages).await?;
+    let mut announced = vec![];
+    while found.advance().await? {
+        let pod = found.deserialize_current()?;
+        let id = pod.get_document("_id").cloned().unwrap_or_default();
+        let text = |field| id.get_str(field).map(str::to_owned).ok();
+        let leads = read_u64(pod.get("leads")).and_then(|leads| usize::try_from(leads).ok());
+        if let (Some(pipeline), Some(pod), Some(leads)) = (text("pipeline"), text("pod"), leads) {
+            announced.push(AnnouncedLeases { pipeline, pod, leads });
+        }
+    }
+    Ok(announced)
+}
+
 /// BSON has no unsigned 64-bit integer.
 fn to_bson_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)

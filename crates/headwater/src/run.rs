@@ -1,197 +1,109 @@
-//! One pod: the order in which its services start and stop.
+//! One pod: its pipelines, under one signal, one HTTP server and one election thread.
 //!
-//! [`crate::connect`] makes the clients; [`shutdown`] bounds how long a stop takes.
+//! [`pipeline`] starts and stops the services of a pipeline, [`supervisor`] starts them again after a failure.
 
+mod pipeline;
 mod shutdown;
+mod supervisor;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use admin::ServedPipelines;
 use anyhow::{Context, bail};
-use mongodb::Database;
-use pipeline::audit::Auditor;
-use pipeline::consumer::{self, Consumer};
-use pipeline::erasure::{ERASED, ErasureStore};
-use pipeline::event::Namespace;
-use pipeline::generation::GenerationStore;
-use pipeline::producer::{Producer, ProducerDependencies};
-use pipeline::publish::PublishTracer;
-use pipeline::view::{self, Projection};
+use futures_util::future::join_all;
+use lease::ElectionHost;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::shutdown::PodService;
-use crate::admin::{AdminListener, PodServices};
-use crate::apply_observer::LatencyObserver;
-use crate::config::{Config, reserved};
+use crate::admin::{AdminListener, PipelineSlot};
+use crate::config::{Config, Deployment};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
-use crate::dashboard_actions;
-use crate::delivery_limit::DeliveryLimitStore;
-use crate::event_traces::EventTraces;
 use crate::exit::ExitReason;
-use crate::generations::GenerationService;
-use crate::parked::ParkedCommands;
-use crate::pauses::{PauseService, PauseStore, PausesLoaded};
-use crate::pods::PodRegistry;
+use crate::lease_balance::{LeaseBalancer, PipelineLeases};
 use crate::signal::ShutdownSignal;
-use crate::step_down_requests::StepDownStore;
+
+/// The HTTP server serves when all pipelines have started. A pipeline that waits for a server must not delay it for longer than this.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a pod ended without an error.
 pub(crate) enum PodEnd {
     Stopped,
     /// A secret was rotated: run again with this configuration.
-    Reconfigured(Box<Config>),
+    Reconfigured(Box<Deployment>),
 }
 
-/// Runs until a signal, then stops producer and consumer side by side. The producer, if this pod leads, stops reading, publishes what it has read,
-/// saves the checkpoint and releases the lease. The consumer applies and settles its unsettled messages and closes its sessions. `/readyz` fails as soon as
-/// the stop begins; the HTTP server stops last. A second signal ends the pod at once, and so does a service that does not stop in time.
+/// What the pipelines of a pod share.
+struct PodContext {
+    election: ElectionHost,
+    leases: PipelineLeases,
+    /// Of the admin server, for other machines.
+    address: String,
+}
+
+/// Runs until a signal, then stops all pipelines side by side. `/readyz` fails as soon as the stop begins; the HTTP server stops last. A second signal
+/// ends the pod at once.
 ///
 /// Ends in the same way with [`PodEnd::Reconfigured`] when `rotated` returns: clients keep their credentials for life.
 pub(crate) async fn run_pod(
-    config: Config,
+    Deployment { pipelines, is_list }: Deployment,
     stop: &mut ShutdownSignal,
-    rotated: impl Future<Output = Config>,
+    rotated: impl Future<Output = Deployment>,
 ) -> anyhow::Result<PodEnd> {
-    let config = Arc::new(config);
+    let configs: Vec<_> = pipelines.into_iter().map(Arc::new).collect();
+    let pod_id = configs[0].pod_id.clone();
     // First: a port that is taken must fail the pod before it touches anything.
-    let listener = AdminListener::bind(&config.admin)?;
-    let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;
-    let views = connect::read_model_database(&config).await?;
-    let latency = admin::LatencyHistogram::default();
-    let traces = EventTraces::start(&config)?;
-    let observer = Arc::new(LatencyObserver { latency: latency.clone(), traces: traces.clone() });
-    let delivery_limit = DeliveryLimitStore::new(&dependencies.coordination, &config);
-    let bus_administration = connect::bus_administration(&config)?;
-    let consumer = match views.clone() {
-        Some(views) => {
-            // Before the first event: it says when an event is parked.
-            let max_delivery_count = delivery_limit.read(&bus_administration).await;
-            Some(build_consumer(&config, &dependencies, views, max_delivery_count)?.with_observer(observer))
-        }
-        None => None,
-    };
-    let collector = connect::status_collector(&config, &dependencies, SERVER_SELECTION_TIMEOUT).await?;
-    let registry = PodRegistry::new(&dependencies.coordination, &config.pipeline, &config.pod_id);
-    let step_down = StepDownStore::new(&dependencies.coordination, &config.pipeline);
-    let operator = match &config.admin.token {
-        Some(token) => dashboard_actions::open(&config, token, &dependencies.coordination).await?,
-        None => None,
-    };
-    let candidate = connect::lease_candidate(&config).await?;
-    let auditor = match (&consumer, &views) {
-        (Some(consumer), Some(views)) if config.audit.enabled => {
-            Some(connect::auditor(&config, &dependencies, views, consumer.handle().applier())?)
-        }
-        _ => None,
-    };
-    let pauses = PauseStore::new(&dependencies.coordination, &config.pipeline);
-    let parked = match &views {
-        Some(_) => Some(ParkedCommands::open(&config, SERVER_SELECTION_TIMEOUT).await?),
-        None => None,
-    };
-    let generations = views.as_ref().map(|views| {
-        let store = GenerationStore::new(&dependencies.coordination, &config.pipeline);
-        let erasures = ErasureStore::new(views, &dependencies.coordination, &config.pipeline);
-        (store, erasures, connect::build_dependencies(&config, &dependencies, views))
+    let listener = AdminListener::bind(&configs[0].admin)?;
+    let pod = Arc::new(PodContext {
+        election: connect::election_host(&configs[0]).await?,
+        leases: PipelineLeases::default(),
+        address: listener.announced_address(&pod_id),
     });
-    let producer = Arc::new(build_producer(&config, dependencies, traces.clone(), views));
-    let observed_producer = Arc::clone(&producer);
-
     let shutdown = CancellationToken::new();
-    let (producer_handle, consumer_handle) = (producer.handle(), consumer.as_ref().map(Consumer::handle));
-    let (loaded_sender, pauses_loaded) = PauseService::loaded_channel();
-    let lead_after = pauses_loaded.clone();
-    let lead = move |leadership: lease::Leadership| {
-        let (producer, mut pauses_loaded) = (Arc::clone(&producer), lead_after.clone());
-        async move {
-            tokio::select! {
-                () = pauses_loaded.wait() => {}
-                // The producer sees it, too.
-                _ = leadership.wait_for_stop() => {}
-            }
-            producer.lead(leadership).await
-        }
-    };
-    if let Some(consumer) = consumer_handle.clone() {
-        let set = move |limit| consumer.set_max_delivery_count(limit);
-        tokio::spawn(delivery_limit.watch(bus_administration, set, shutdown.clone()));
+    let slots: Vec<_> = configs.iter().map(|config| Arc::new(PipelineSlot::new(config))).collect();
+    let mut running = start_pipelines(&configs, &pod, &slots, &shutdown);
+    if configs.len() > 1 {
+        let (balancer, pod, shutdown) = (balancer(&configs, &pod).await?, Arc::clone(&pod), shutdown.clone());
+        tokio::spawn(async move { balancer.run(&pod.leases, shutdown).await });
     }
-    let elector = candidate.start(lead, shutdown.clone().cancelled_owned())?;
-    let pauses = PauseService::new(
-        pauses,
-        producer_handle.clone(),
-        consumer_handle.clone(),
-        elector.handle(),
-        parked,
-        loaded_sender,
-    );
-    tokio::spawn(pauses.run(shutdown.clone()));
-    let generations =
-        generations.zip(consumer.as_ref()).map(|((store, erasures, build), consumer)| GenerationService {
-            store,
-            erasures,
-            proposal: config.read_models.proposal(),
-            build,
-            applier: consumer.handle().applier(),
-            lease: elector.handle(),
-            pods: registry.clone(),
-            on_change: config.read_models.on_change,
-            change_delay: config.read_models.change_delay,
-        });
-    let pod_services = PodServices {
-        pod_id: config.pod_id.clone(),
-        ttl: config.coordination.lease.ttl,
-        lease: elector.handle(),
-        producer: producer_handle,
-        consumer: consumer_handle,
-        audit: auditor.as_ref().map(Auditor::handle),
-        tokens: connect::token_source(&config)?,
-        latency,
-        generation: config.read_models.declared.generation(),
-    };
-    let mut admin_service = listener.start(pod_services, registry, collector, operator)?;
-    let heartbeat = admin_service.monitor().heartbeats().step_down.clone();
-    tokio::spawn(step_down.watch(elector.handle(), heartbeat, shutdown.clone()));
-    let services = shutdown::run_services(
-        PodService {
-            name: "producer",
-            running: async { elector.join().await.context("failed to take part in the election") },
-        },
-        PodService {
-            name: "consumer",
-            running: run_consumer(consumer, auditor, generations, pauses_loaded, &config, shutdown.clone()),
-        },
-        shutdown.clone(),
-        shutdown::shutdown_limit([config.producer.publish.drain, config.consumer.session.drain_within]),
-    );
-    let mut services = std::pin::pin!(services);
-    tracing::info!(pod_id = config.pod_id, pipeline = config.pipeline, "pod started");
+    let _ = timeout(START_TIMEOUT, join_all(slots.iter().map(|slot| slot.wait_for_start()))).await;
+    if let Some(ended) = running.try_join_next() {
+        return ended.context("pipeline task failed")?.map(|()| PodEnd::Stopped);
+    }
+    let served = ServedPipelines { list: slots.iter().map(PipelineSlot::served).collect(), is_list };
+    let mut admin_service = listener.start(served)?;
+    let names: Vec<_> = configs.iter().map(|config| config.pipeline.as_str()).collect();
+    tracing::info!(pod_id, pipeline = names.join(", "), "pod started");
 
     let mut result = Ok(PodEnd::Stopped);
     tokio::select! {
-        // cancel-safe: polled again below
-        ended = &mut services => return ended.and(admin_service.stop().await).map(|()| PodEnd::Stopped),
+        // cancel-safe: join_next
+        Some(ended) = running.join_next() => {
+            shutdown.cancel();
+            let stopped = ended.context("pipeline task failed").flatten();
+            return stopped.and(admin_service.stop().await).map(|()| PodEnd::Stopped);
+        }
         // A pod without its HTTP server cannot be observed, so it stops.
         error = admin_service.wait_for_failure() => result = Err(error),
-        error = observed_producer.wait_for_other_cluster() => {
-            result = Err(ExitReason::Misconfigured.with_message(error.to_string()).into());
-        }
         () = stop.recv() => {}
-        config = rotated => {
+        deployment = rotated => {
             tracing::info!("a secret file has changed; restarting the services of this pod with the new credentials");
-            result = Ok(PodEnd::Reconfigured(Box::new(config)));
+            result = Ok(PodEnd::Reconfigured(Box::new(deployment)));
         }
     }
-    tracing::info!(pod_id = config.pod_id, "stopping");
-    admin_service.monitor().set_stopping();
+    tracing::info!(pod_id, "stopping");
+    slots.iter().for_each(|slot| slot.set_stopping());
     shutdown.cancel();
     let mut is_signalled = !matches!(result, Ok(PodEnd::Reconfigured(_)));
+    let mut failure = None;
     loop {
         tokio::select! {
-            // cancel-safe: polled again
-            ended = &mut services => {
-                ended?;
-                break;
-            }
+            // cancel-safe: join_next
+            ended = running.join_next() => match ended {
+                Some(ended) => failure = failure.or(ended.context("pipeline task failed").flatten().err()),
+                None => break,
+            },
             () = next_signal(stop, is_signalled) => {
                 if is_signalled {
                     bail!(ExitReason::Interrupted.with_message("stopped at once by the second signal"));
@@ -201,12 +113,36 @@ pub(crate) async fn run_pod(
             }
         }
     }
-    if let Some(traces) = traces {
-        traces.stop().await;
+    if let Some(failure) = failure {
+        return Err(failure);
     }
     admin_service.stop().await?;
-    tracing::info!(pod_id = config.pod_id, "stopped");
+    tracing::info!(pod_id, "stopped");
     result
+}
+
+fn start_pipelines(
+    configs: &[Arc<Config>],
+    pod: &Arc<PodContext>,
+    slots: &[Arc<PipelineSlot>],
+    shutdown: &CancellationToken,
+) -> JoinSet<anyhow::Result<()>> {
+    let mut running = JoinSet::new();
+    for (config, slot) in configs.iter().zip(slots) {
+        let (config, pod, slot) = (Arc::clone(config), Arc::clone(pod), Arc::clone(slot));
+        running.spawn(supervisor::supervise(config, pod, slot, configs.len() == 1, shutdown.clone()));
+    }
+    running
+}
+
+async fn balancer(configs: &[Arc<Config>], pod: &PodContext) -> anyhow::Result<LeaseBalancer> {
+    Ok(LeaseBalancer {
+        coordination: connect::coordination_database(&configs[0], SERVER_SELECTION_TIMEOUT).await?,
+        pipelines: configs.iter().map(|config| config.pipeline.clone()).collect(),
+        pod_id: configs[0].pod_id.clone(),
+        spread: pod.election.spread().clone(),
+        interval: configs[0].coordination.balance_interval,
+    })
 }
 
 /// The first signal, or the second one.
@@ -216,96 +152,4 @@ async fn next_signal(stop: &mut ShutdownSignal, is_signalled: bool) {
     } else {
         stop.recv().await;
     }
-}
-
-fn build_producer(
-    config: &Config,
-    dependencies: ProducerDependencies,
-    traces: Option<Arc<EventTraces>>,
-    views: Option<Database>,
-) -> Producer {
-    let mut producer = config.producer.clone();
-    producer.capture.own = own_namespaces(config);
-    let producer = Producer::new(producer, dependencies);
-    let producer = producer.with_tracer(traces.map(|traces| traces as Arc<dyn PublishTracer>));
-    // A snapshot finds deleted documents by what the read models still have; without read models there is nothing to compare.
-    match views {
-        Some(views) => producer.with_read_models(views),
-        None => producer,
-    }
-}
-
-fn build_consumer(
-    config: &Config,
-    dependencies: &ProducerDependencies,
-    views: Database,
-    max_delivery_count: u32,
-) -> anyhow::Result<Consumer> {
-    let dependencies = consumer::ConsumerDependencies {
-        pipeline: dependencies.pipeline.clone(),
-        source: dependencies.source.clone(),
-        source_database: dependencies.server.database(&dependencies.source.database),
-        start: connect::pipeline_start(config),
-        filtered: !config.producer.capture.filter.is_empty(),
-        views,
-        coordination: dependencies.coordination.clone(),
-        // A client of its own: sends of the producer must not queue behind received messages.
-        bus: connect::bus_client(config)?,
-        topic: dependencies.topic.clone(),
-        subscription: dependencies.subscription.clone(),
-        message_keys: dependencies.message_keys.clone(),
-        models: config.read_models.models.clone(),
-        projections: vec![],
-    };
-    Ok(Consumer::new(config.consumer.clone().with_max_delivery_count(max_delivery_count), dependencies)?)
-}
-
-/// Runs until `shutdown`, and then until the unsettled messages are settled.
-async fn run_consumer(
-    consumer: Option<Consumer>,
-    auditor: Option<Auditor>,
-    generations: Option<GenerationService>,
-    mut pauses_loaded: PausesLoaded,
-    config: &Config,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    let (Some(consumer), Some(generations)) = (consumer, generations) else {
-        tracing::info!(pod_id = config.pod_id, "no read models declared: this pod only publishes");
-        shutdown.cancelled().await;
-        return Ok(());
-    };
-    // Before the first event: pods apply what the store holds, not what their configuration proposes, and nothing that is paused.
-    let load = async {
-        pauses_loaded.wait().await;
-        generations.load_until_ok().await;
-    };
-    if shutdown.run_until_cancelled(load).await.is_none() {
-        return Ok(());
-    }
-    let followed = tokio::spawn(generations.run(shutdown.clone()));
-    // Ends at once with `shutdown`, and heals with the applier of the consumer.
-    let pause = consumer.handle().pause_switch().clone();
-    let audit = auditor.map(|auditor| tokio::spawn(auditor.run(pause, shutdown.clone())));
-    // A task of its own: the task of `run_pod` must stay free for signals.
-    let consumed = tokio::spawn(consumer.run(shutdown)).await;
-    if let Some(audit) = audit {
-        audit.await.context("audit task failed")?;
-    }
-    followed.await.context("generation task failed")?;
-    match consumed.context("consumer task failed")? {
-        Err(view::Error::InvalidModels(mistakes)) => Err(config.read_models.declared.explain(&mistakes).into()),
-        result => result.context("failed to use the read models"),
-    }
-}
-
-/// Collections that this pipeline writes itself. They are never captured.
-fn own_namespaces(config: &Config) -> Vec<Namespace> {
-    let coordination =
-        reserved::COORDINATION_COLLECTIONS.map(|name| Namespace::new(&config.coordination.database, name));
-    let views = &config.read_models;
-    // Read models on another server are not in the change stream of the source.
-    let on_source = views.uri == config.source_uri;
-    let models = views.models.iter().map(|model| model.name()).chain([view::CURSORS, view::PARKED_EVENTS, ERASED]);
-    let views = models.filter(|_| on_source).map(|name| Namespace::new(&views.database, name));
-    coordination.into_iter().chain(views).collect()
 }

@@ -19,12 +19,15 @@ use tracing::{debug, error, info, warn};
 
 use crate::backoff::{LeaseBackoff, with_jitter};
 use crate::clock::{BootInstant, Clock};
-use crate::decide::{self, CandidateState, ElectionRules, HeldLease, LeaderAction, LeaseObservation, StandbyAction};
+use crate::decide::{
+    self, CandidateState, ElectionRules, HeldLease, LeaderAction, LeaseObservation, StandbyAction, TakeoverReason,
+};
 use crate::error::Error;
 use crate::failpoints;
 use crate::handle::{ElectorChannels, LeaseStatus};
 use crate::leadership::{Leadership, LeadershipGate, LossReason, StopSignal, TermOutcome};
 use crate::record::{CandidateId, LeaseRecord, LeaseStatement, Term};
+use crate::spread::{LeaseSpread, TakenLease};
 use crate::store::LeaseStore;
 use crate::watch::LeaseWatcher;
 
@@ -54,6 +57,9 @@ pub(crate) struct Elector<S> {
     unfinished_work: Option<JoinHandle<TermOutcome>>,
     shutdown: CancellationToken,
     logged_problem: Option<StoreProblem>,
+    spread: LeaseSpread,
+    /// The lease that this candidate leads, as this process counts it.
+    taken: Option<TakenLease>,
 }
 
 /// The problem last logged about the store, until the store works again. Ordered by severity.
@@ -109,7 +115,15 @@ impl<S: LeaseStore> Elector<S> {
             unfinished_work: None,
             shutdown,
             logged_problem: None,
+            spread: LeaseSpread::default(),
+            taken: None,
         }
+    }
+
+    /// The leases of the whole process.
+    pub(crate) fn with_spread(mut self, spread: LeaseSpread) -> Self {
+        self.spread = spread;
+        self
     }
 
     /// Returns after a shutdown, or when the store is unsafe for leases.
@@ -199,11 +213,38 @@ impl<S: LeaseStore> Elector<S> {
             }
             // The work of the last term still runs: two terms of one pod must not overlap.
             StandbyAction::Try { .. } if self.unfinished_work.is_some() => Ok(StandbyStep::PollAgainIn(pause)),
-            StandbyAction::Try { statement, reason } => match self.submit(&statement, request_timeout).await? {
-                Some(write) => Ok(self.accept_grant(write, reason.as_str())),
-                None => Ok(StandbyStep::PollAgainIn(pause)),
-            },
+            StandbyAction::Try { statement, reason } => {
+                let mut taken = self.spread.attempt();
+                // A lease that names this candidate is no other pod's turn.
+                if reason != TakeoverReason::OwnLease && self.yield_turn(taken.delay(), statement).await? {
+                    return Ok(StandbyStep::PollAgainIn(pause));
+                }
+                let Some(write) = self.submit(&statement, request_timeout).await? else {
+                    return Ok(StandbyStep::PollAgainIn(pause));
+                };
+                let step = self.accept_grant(write, reason.as_str());
+                if matches!(step, StandbyStep::Lead(..)) {
+                    taken.set_led();
+                    self.taken = Some(taken);
+                }
+                Ok(step)
+            }
         }
+    }
+
+    /// Waits, so that a pod that leads fewer leases can take this one first. Whether one did, or the statement is no longer what to
+    /// send.
+    async fn yield_turn(&mut self, delay: Duration, statement: LeaseStatement) -> Result<bool, Error> {
+        if delay.is_zero() {
+            return Ok(false);
+        }
+        sleep(delay).await;
+        let request_timeout = self.config.election.timing.request_timeout();
+        let record = self.with_timeout("read", request_timeout, self.store.read()).await?;
+        let now = self.clock.now();
+        let observation = self.observe(record, now);
+        let again = decide::decide_standby(&self.candidate, &observation, &self.config.election, now);
+        Ok(!matches!(again, StandbyAction::Try { statement: same, .. } if same == statement))
     }
 
     fn accept_grant(&mut self, (record, sent): AcknowledgedWrite, reason: &'static str) -> StandbyStep {
@@ -229,10 +270,15 @@ impl<S: LeaseStore> Elector<S> {
 
         // The gate closes before the lease is released: nothing is written after another pod may lead.
         gate.close();
+        let taken = self.taken.take();
         let highest_term = self.observation.map_or(term, |observation| observation.highest_term());
         self.channels.status.send_replace(LeaseStatus::Following { highest_term });
         match end {
-            TermEnd::Drained(LossReason::TermBehind { seen }) => self.raise_term(held, seen).await,
+            TermEnd::Drained(LossReason::TermBehind { seen }) => {
+                let raised = self.raise_term(held, seen).await;
+                self.taken = taken.filter(|_| raised.is_some());
+                raised
+            }
             TermEnd::Drained(loss) => {
                 self.release(&held, &loss).await;
                 None

@@ -6,7 +6,7 @@
 //!
 //! This crate knows nothing about the work of the leader. Reading order: [`record`] and [`timing`] (the data), [`decide`] (the
 //! protocol), `elector` (the loop that executes it), `watch` (the change stream that wakes the loop), [`mongo`] (the
-//! statements), [`candidate`] (the thread that runs it).
+//! statements), [`election_host`] (the thread that runs all candidates of a process), `spread` (which process is first).
 
 mod backoff;
 pub mod candidate;
@@ -14,6 +14,7 @@ pub mod clock;
 pub mod config;
 pub mod decide;
 mod document;
+pub mod election_host;
 mod elector;
 mod error;
 pub mod failpoints;
@@ -23,6 +24,8 @@ mod leadership;
 mod memory;
 pub mod mongo;
 pub mod record;
+mod shared_watch;
+mod spread;
 mod store;
 pub mod timing;
 mod watch;
@@ -31,9 +34,11 @@ pub use candidate::{Candidate, RunningElector};
 pub use clock::BootInstant;
 pub use config::{Config, pod_id};
 pub use document::LeaseDocument;
+pub use election_host::ElectionHost;
 pub use error::Error;
 pub use handle::{Handle, LeaseStatus};
 pub use leadership::{GateClosed, Leadership, LeadershipGate, LossReason, StopSignal, TermOutcome};
 pub use record::{CandidateId, Term};
+pub use spread::LeaseSpread;
 pub use store::LeaseStore;
 pub use timing::Timing;

@@ -4,11 +4,13 @@
 //! The store has its own [`Client`], so that neither a full connection pool nor a busy runtime of the pipeline delays a
 //! heartbeat.
 
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use mongo_error::error_code;
-use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{
     Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria,
     ServerMonitoringMode, WriteConcern,
@@ -19,6 +21,7 @@ use tokio::sync::Notify;
 use crate::document::{FORMAT, LeaseDocument};
 use crate::error::Error;
 use crate::record::{CandidateId, LeaseRecord, LeaseStatement, LeaseVersion, Term, to_millis};
+use crate::shared_watch::SharedWatch;
 use crate::store::LeaseStore;
 use crate::timing::Timing;
 
@@ -46,17 +49,27 @@ pub struct LeaseName {
 }
 
 pub struct MongoLeaseStore {
-    client: Client,
+    shared: Arc<SharedLeases>,
     leases: Collection<Document>,
     name: LeaseName,
     ttl: Duration,
 }
 
-impl MongoLeaseStore {
+/// The client and the change stream that the leases of a process share.
+pub struct SharedLeases {
+    client: Client,
+    leases: Collection<Document>,
+    watch: SharedWatch,
+}
+
+impl SharedLeases {
     /// Call this on the runtime that runs the client's own tasks. Does not wait for a connection.
-    pub fn open(options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
-        let client = Client::with_options(with_lease_timeouts(options, timing))
-            .map_err(|source| store_error("open", &name)(source))?;
+    pub(crate) fn open(options: ClientOptions, database: &str, timing: &Timing) -> Result<Self, Error> {
+        let client = Client::with_options(with_lease_timeouts(options, timing)).map_err(|source| Error::Store {
+            operation: "open",
+            key: "*".to_owned(),
+            source: source.into(),
+        })?;
         // Journaled on a majority: neither a crash nor a failover may bring an older version back. With the timeout, a
         // missing majority is a reply (`writeConcernError`), not silence.
         let majority = WriteConcern::builder()
@@ -69,8 +82,32 @@ impl MongoLeaseStore {
             .write_concern(majority)
             .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
             .build();
-        let leases = client.database(&name.database).collection_with_options(COLLECTION, options);
-        Ok(Self { client, leases, name, ttl: timing.ttl() })
+        let leases = client.database(database).collection_with_options(COLLECTION, options);
+        Ok(Self { client, leases, watch: SharedWatch::default() })
+    }
+
+    /// Runs the change stream of all candidates.
+    pub(crate) async fn run_watch(self: Arc<Self>) -> Infallible {
+        self.watch.run(&self.leases).await
+    }
+
+    /// Ends the client's background work before the runtime does.
+    pub(crate) async fn close(&self, timing: &Timing) {
+        // The driver sends `endSessions` to servers that may not reply: that must not delay a stop.
+        let _ = tokio::time::timeout(timing.request_timeout(), self.client.clone().shutdown()).await;
+    }
+}
+
+impl MongoLeaseStore {
+    /// With a client of its own, for commands. Call this on the runtime that runs the client's own tasks. Does not wait for a
+    /// connection. Nothing runs the watch.
+    pub fn open(options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
+        let shared = SharedLeases::open(options, &name.database, timing)?;
+        Ok(Self::shared(Arc::new(shared), name, timing))
+    }
+
+    pub(crate) fn shared(shared: Arc<SharedLeases>, name: LeaseName, timing: &Timing) -> Self {
+        Self { leases: shared.leases.clone(), shared, name, ttl: timing.ttl() }
     }
 
     /// The whole document, for display.
@@ -217,25 +254,11 @@ impl LeaseStore for MongoLeaseStore {
     }
 
     async fn watch(&self, changed: &Notify) -> Error {
-        let only_this = doc! { "$match": { "documentKey._id": &self.name.key } };
-        let opened = self.leases.watch().pipeline([only_this]).await;
-        let mut changes = match opened {
-            Ok(changes) => changes.with_type::<RawDocumentBuf>(),
-            Err(error) => return self.store_error("watch")(error),
-        };
-        // Changes from before the stream was open are found by the read that this causes.
-        changed.notify_one();
-        while let Some(change) = changes.next().await {
-            match change {
-                Ok(_) => changed.notify_one(),
-                Err(error) => return self.store_error("watch")(error),
-            }
-        }
-        Error::WatchEnded { key: self.name.key.clone() }
+        self.shared.watch.follow(&self.name.key, changed).await
     }
 
     async fn close(&self) {
-        self.client.clone().shutdown().await;
+        // The client belongs to all candidates of the process.
     }
 }
 

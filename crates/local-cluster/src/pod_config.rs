@@ -27,7 +27,8 @@ impl Default for LeaseTimings {
 /// The configuration of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct PodConfig<'a> {
-    pub pipeline: &'a str,
+    /// `None`: `extra_yaml` has a list of pipelines.
+    pub pipeline: Option<&'a str>,
     pub mongodb_uri: &'a str,
     pub database: &'a str,
     /// Further keys of `source:`, as flow-style YAML.
@@ -55,10 +56,10 @@ impl PodConfig<'_> {
         let ca_file = self.ca_file.map_or(String::new(), |file| {
             format!(", ca_file: {}", serde_json::Value::from(file.display().to_string()))
         });
+        let pipeline = pipeline.map_or(String::new(), |name| format!("pipeline: {name}\n"));
         format!(
             "format: 1
-pipeline: {pipeline}
-source: {{ uri: {uri}, database: {database}, collection: events, {source} }}
+{pipeline}source: {{ uri: {uri}, database: {database}, collection: events, {source} }}
 coordination: {{ database: {coordination}, lease: {{ ttl: {ttl}ms, renew_deadline: {renew_deadline}ms, heartbeat: {heartbeat}ms }} }}
 service_bus: {{ connection_string: {connection_string}, topic: {topic}, subscription: read-models{ca_file} }}
 {extra_yaml}"

@@ -153,6 +153,32 @@ impl TestCluster {
         self.source().collection_with_options(config::COLLECTION, options)
     }
 
+    /// The source collection of a further pipeline.
+    pub fn events_of(&self, pipeline: &str) -> Collection<Document> {
+        self.source().collection(pipeline)
+    }
+
+    /// The read models of a further pipeline.
+    pub fn views_of(&self, pipeline: &str) -> Database {
+        self.mongo.client().database(&config::further_views(self.mongo.source(), pipeline))
+    }
+
+    /// How many leases each pod holds.
+    pub async fn leases_held(&self) -> Result<Vec<usize>, Error> {
+        let doing = "read the leases";
+        let leases = self.coordination().collection::<Document>(LEASES);
+        let count = |pod: &ClusterPod| {
+            let held = leases.count_documents(doc! { "leaderId": pod.name() });
+            async move { timeout(RESPONSE_TIMEOUT, async { held.await }).await }
+        };
+        let counts = join_all(self.pods.iter().map(count)).await;
+        let to_count = |count: Result<Result<u64, _>, _>| match count {
+            Ok(count) => Ok(count.map_err(crate::mongo::Error::driver(doing))? as usize),
+            Err(_) => Err(Error::NoResponse { doing }),
+        };
+        counts.into_iter().map(to_count).collect()
+    }
+
     /// PodSelector the lease names; selector it named last, while nobody can be asked.
     pub async fn leader(&mut self) -> Option<usize> {
         let leases = self.coordination().collection::<Document>(LEASES);
@@ -280,8 +306,12 @@ impl TestCluster {
     async fn create_events_collection(&self) -> Result<(), Error> {
         let unique = IndexOptions::builder().unique(true).build();
         let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).options(unique).build();
-        let created = self.events().create_index(index).await;
-        created.map(drop).map_err(|source| crate::mongo::Error::driver("create the events collection")(source).into())
+        let further = self.config.pipelines.iter().map(|(name, _)| self.events_of(name));
+        for events in [self.events()].into_iter().chain(further) {
+            let created = events.create_index(index.clone()).await;
+            created.map_err(crate::mongo::Error::driver("create the events collection"))?;
+        }
+        Ok(())
     }
 }
 

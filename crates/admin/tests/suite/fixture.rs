@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use admin::status::{CollectionInfo, LeaderStatus};
 use admin::{
-    AdminServer, LatencyBuckets, OperatorAccess, PipelineStatus, PodHealth, PodSample, PodTelemetry, RunningServer,
-    StatusCache, WallTime,
+    AdminServer, LatencyBuckets, OperatorAccess, OperatorSlot, PipelineStatus, PodHealth, PodSample, PodTelemetry,
+    RunningServer, ServedPipeline, ServedPipelines, StatusCache, WallTime,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -64,7 +64,16 @@ impl AdminFixture {
         let (pod, status_cache, shutdown) =
             (Arc::new(FakePod::default()), Arc::new(StatusCache::default()), CancellationToken::new());
         let address = server.address();
-        let running = server.start(pod.clone(), status_cache.clone(), operator, shutdown.clone()).unwrap();
+        let slot = Arc::new(OperatorSlot::new(operator.is_some()));
+        slot.set(operator);
+        let served = ServedPipeline {
+            name: "shop".into(),
+            pod: pod.clone(),
+            status_cache: status_cache.clone(),
+            operator: slot,
+        };
+        let served = ServedPipelines { list: vec![served], is_list: false };
+        let running = server.start(served, shutdown.clone()).unwrap();
         Self { pod, status_cache, address, shutdown, running }
     }
 
@@ -86,22 +95,30 @@ impl AdminFixture {
 
     /// `headers` are complete lines, each with its CRLF.
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> AdminReply {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}{length}connection: close\r\n\r\n{body}");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").expect("a response has a head");
-        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a response has a status");
-        AdminReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+        send_to(self.address, method, path, headers, body).await
     }
 
     pub(crate) async fn stop(mut self) {
         self.shutdown.cancel();
         self.running.ended().await.unwrap();
     }
+}
+
+pub(crate) async fn request_from(address: SocketAddr, method: &str, path: &str) -> AdminReply {
+    send_to(address, method, path, "", "").await
+}
+
+async fn send_to(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> AdminReply {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}{length}connection: close\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").expect("a response has a head");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a response has a status");
+    AdminReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
 /// A healthy pipeline.

@@ -6,4 +6,5 @@ mod http_routes;
 mod https;
 mod metrics;
 mod operator_actions;
+mod pipelines;
 mod stalled_loops;

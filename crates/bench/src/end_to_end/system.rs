@@ -151,7 +151,7 @@ fn start_headwater(
     }
     let coordination = names.coordination();
     let config = PodConfig {
-        pipeline: &names.topic,
+        pipeline: Some(&names.topic),
         ca_file: None,
         mongodb_uri: cluster.mongo.uri(),
         database: names.source.name(),

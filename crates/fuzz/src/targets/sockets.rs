@@ -5,7 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use admin::{AdminServer, LatencyBuckets, PodHealth, PodSample, PodTelemetry, RunningServer, StatusCache};
+use admin::{
+    AdminServer, LatencyBuckets, OperatorSlot, PodHealth, PodSample, PodTelemetry, RunningServer, ServedPipeline,
+    ServedPipelines, StatusCache,
+};
 use amqp::frame::ProtocolHeader;
 use broker::core::{EntityDefinition, QueueDescription};
 use broker::{Broker, Config, StorageLocation};
@@ -63,7 +66,13 @@ struct Servers {
 static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = AdminServer::bind(loopback).expect("a free port");
-    let running = server.start(Arc::new(IdlePod), Arc::new(StatusCache::default()), None, CancellationToken::new());
+    let served = ServedPipeline {
+        name: "shop".to_owned(),
+        pod: Arc::new(IdlePod),
+        status_cache: Arc::new(StatusCache::default()),
+        operator: Arc::new(OperatorSlot::new(false)),
+    };
+    let running = server.start(ServedPipelines { list: vec![served], is_list: false }, CancellationToken::new());
     let admin = running.expect("a thread");
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");

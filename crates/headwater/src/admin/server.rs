@@ -1,4 +1,4 @@
-//! Starts and stops the admin server of a pod and its two background loops: the announcer and the status collector.
+//! Starts and stops the admin server of a pod, and for each pipeline two background loops: the announcer and the status collector.
 //!
 //! The address is bound before the services start, so that a taken port is found at once. The server stops last, so that a drain can be
 //! observed over HTTP.
@@ -7,14 +7,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin::{AdminServer, OperatorAccess, RunningServer, StatusCache};
+use admin::{AdminServer, RunningServer, ServedPipelines, StatusCache};
 use anyhow::Context;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeats::LoopHeartbeat;
-use super::snapshot::{PodMonitor, PodServices};
+use super::snapshot::PodMonitor;
 use crate::config::AdminConfig;
 use crate::pods::{Announcer, PodRegistry};
 use crate::status::StatusCollector;
@@ -31,13 +31,16 @@ pub(crate) struct AdminListener {
     server: AdminServer,
 }
 
-/// The running admin server and its background loops.
+/// The running admin server.
 pub(crate) struct AdminService {
-    monitor: Arc<PodMonitor>,
     server: RunningServer,
-    loops: JoinSet<()>,
-    stop_loops: CancellationToken,
     stop_server: CancellationToken,
+}
+
+/// The background loops of one pipeline.
+pub(crate) struct PipelineLoops {
+    loops: JoinSet<()>,
+    stop: CancellationToken,
 }
 
 impl AdminListener {
@@ -57,38 +60,42 @@ impl AdminListener {
     }
 
     /// The address for other machines. A server that listens on all interfaces is reached by the pod's name.
-    fn announced_address(&self, pod_id: &str) -> String {
+    pub(crate) fn announced_address(&self, pod_id: &str) -> String {
         let address = self.server.address();
         if address.ip().is_unspecified() { format!("{pod_id}:{}", address.port()) } else { address.to_string() }
     }
 
-    /// Without `operator` the server is read-only.
+    pub(crate) fn start(self, pipelines: ServedPipelines) -> anyhow::Result<AdminService> {
+        let stop_server = CancellationToken::new();
+        let server = self.server.start(pipelines, stop_server.clone())?;
+        tracing::info!(address = %server.address(), "admin server listening: dashboard, metrics and health");
+        Ok(AdminService { server, stop_server })
+    }
+}
+
+impl PipelineLoops {
     pub(crate) fn start(
-        self,
-        services: PodServices,
+        monitor: &Arc<PodMonitor>,
         registry: PodRegistry,
         collector: StatusCollector,
-        operator: Option<OperatorAccess>,
-    ) -> anyhow::Result<AdminService> {
-        let (stop_loops, stop_server) = (CancellationToken::new(), CancellationToken::new());
-        let status_cache = Arc::new(StatusCache::default());
-        let address = self.announced_address(&services.pod_id);
-        let monitor = Arc::new(PodMonitor::new(services, Arc::clone(&status_cache)));
-        let server = self.server.start(monitor.clone(), Arc::clone(&status_cache), operator, stop_server.clone())?;
-        tracing::info!(address = %server.address(), "admin server listening: dashboard, metrics and health");
-        let mut loops = JoinSet::new();
-        loops.spawn(Announcer::new(registry, monitor.clone(), address).run(stop_loops.clone()));
+        status_cache: Arc<StatusCache>,
+        address: String,
+    ) -> Self {
+        let (mut loops, stop) = (JoinSet::new(), CancellationToken::new());
+        loops.spawn(Announcer::new(registry, Arc::clone(monitor), address).run(stop.clone()));
         let heartbeat = monitor.heartbeats().status_collector.clone();
-        loops.spawn(collect_status(collector, status_cache, heartbeat, stop_loops.clone()));
-        Ok(AdminService { monitor, server, loops, stop_loops, stop_server })
+        loops.spawn(collect_status(collector, status_cache, heartbeat, stop.clone()));
+        Self { loops, stop }
+    }
+
+    /// Removes the announcement of this pod.
+    pub(crate) async fn stop(mut self) {
+        self.stop.cancel();
+        let _ = timeout(STOP_TIMEOUT, async { while self.loops.join_next().await.is_some() {} }).await;
     }
 }
 
 impl AdminService {
-    pub(crate) fn monitor(&self) -> Arc<PodMonitor> {
-        Arc::clone(&self.monitor)
-    }
-
     /// Returns only if the server stops unexpectedly.
     pub(crate) async fn wait_for_failure(&mut self) -> anyhow::Error {
         match self.server.ended().await {
@@ -97,10 +104,7 @@ impl AdminService {
         }
     }
 
-    /// Removes the announcement of this pod, then stops the server.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
-        self.stop_loops.cancel();
-        let _ = timeout(STOP_TIMEOUT, async { while self.loops.join_next().await.is_some() {} }).await;
         self.stop_server.cancel();
         self.server.ended().await.context("failed to stop the admin server")
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use admin::{
     LatencyBuckets, LatencyHistogram, PodHealth, PodSample, PodServiceHealth, PodTelemetry, Readiness, StatusCache,
 };
-use lease::LeaseStatus;
+use lease::{LeaseSpread, LeaseStatus};
 use pipeline::counters::MetricSample;
 use pipeline::{audit, capture, consumer, producer, publish};
 use servicebus::entra::TokenSource;
@@ -24,6 +24,8 @@ pub(crate) struct PodServices {
     pub(crate) pod_id: String,
     pub(crate) ttl: Duration,
     pub(crate) lease: lease::Handle,
+    /// The leases of the whole process.
+    pub(crate) spread: LeaseSpread,
     pub(crate) producer: producer::Handle,
     /// `None` without read models.
     pub(crate) consumer: Option<consumer::Handle>,
@@ -47,7 +49,7 @@ pub(crate) struct PodMonitor {
 }
 
 impl PodMonitor {
-    pub(super) fn new(services: PodServices, status_cache: Arc<StatusCache>) -> Self {
+    pub(crate) fn new(services: PodServices, status_cache: Arc<StatusCache>) -> Self {
         let (loop_monitor, heartbeats) = (LoopMonitor::default(), BackgroundLoopHeartbeats::new(Instant::now()));
         Self {
             services,
@@ -105,6 +107,7 @@ impl PodMonitor {
             applied_ago: self.applied_ago(now),
             in_flight: is_leader.then(|| producer.publish_handle().counts().in_flight_events),
             read_ahead_full: capture.is_some_and(|status| status.state == capture::CaptureState::Full),
+            leads: self.services.spread.led() as u64,
             ..Announcement::default()
         }
     }
@@ -286,8 +289,13 @@ mod tests {
     const RUNBOOK: &str = include_str!("../../../../docs/operations.md");
 
     /// Metrics of a pod that no station counts.
-    const OF_THE_POD: [&str; 4] =
-        ["headwater_build_info", "headwater_is_leader", "headwater_terms_total", "headwater_read_model_events_total"];
+    const OF_THE_POD: [&str; 5] = [
+        "headwater_build_info",
+        "headwater_is_leader",
+        "headwater_terms_total",
+        "headwater_read_model_events_total",
+        crate::admin::pipeline_slot::FAILURES,
+    ];
 
     fn all_metrics() -> BTreeSet<&'static str> {
         let captured = capture::CaptureStatus::initial(tokio::time::Instant::now());

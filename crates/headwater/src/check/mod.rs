@@ -78,6 +78,25 @@ impl fmt::Display for CheckFinding {
     }
 }
 
+/// The findings of several pipelines. A finding that all of them share is reported once; any other one names its pipeline.
+pub(crate) fn with_pipeline_names(found: Vec<(String, Vec<CheckFinding>)>) -> Vec<CheckFinding> {
+    let is_shared = |finding: &CheckFinding| found.iter().all(|(_, findings)| findings.contains(finding));
+    let mut named: Vec<CheckFinding> = vec![];
+    for (pipeline, findings) in &found {
+        for finding in findings {
+            let mut finding = finding.clone();
+            if !is_shared(&finding) {
+                finding.problem = format!("pipeline `{pipeline}`: {}", finding.problem);
+            }
+            if !named.contains(&finding) {
+                named.push(finding);
+            }
+        }
+    }
+    named.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    named
+}
+
 /// Checks the configuration alone.
 pub(crate) fn check_offline(config: &Config) -> Vec<CheckFinding> {
     let mut findings = source::check_configuration(config);

@@ -39,8 +39,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let config = match args.config.load() {
-        Ok(config) => config,
+    let deployment = match args.config.load_all() {
+        Ok(deployment) => deployment,
         Err(error) => {
             if args.json {
                 output::print_json(&load_failure_json(&error))?;
@@ -48,8 +48,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    let findings =
-        if args.offline { check::check_offline(&config) } else { check::check_online(&config, args.sample).await? };
+    let mut found = vec![];
+    for config in &deployment.pipelines {
+        let findings =
+            if args.offline { check::check_offline(config) } else { check::check_online(config, args.sample).await? };
+        found.push((config.pipeline.clone(), findings));
+    }
+    let findings = if deployment.is_list { check::with_pipeline_names(found) } else { found.remove(0).1 };
     let errors = findings.iter().filter(|finding| finding.level == FindingLevel::Error).count();
     if args.json {
         let list: Vec<_> = findings.iter().map(CheckFinding::to_json).collect();

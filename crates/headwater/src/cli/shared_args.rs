@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 
-use crate::config::Config;
+use crate::config::{Config, Deployment};
 use crate::exit::ExitReason;
 
 /// The source of the configuration.
@@ -17,11 +17,21 @@ pub(crate) struct ConfigArgs {
     /// Override one key of file and environment, for example `--set producer.body=json`; can be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+
+    /// The pipeline, if the configuration has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pipeline: Option<String>,
 }
 
 impl ConfigArgs {
+    /// The configuration of one pipeline.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
-        Config::from_process(self.config.as_deref(), &self.set)
+        Config::from_process(self.config.as_deref(), &self.set, self.pipeline.as_deref())
+    }
+
+    /// All pipelines, or the one that was named.
+    pub(crate) fn load_all(&self) -> anyhow::Result<Deployment> {
+        Deployment::from_process(self.config.as_deref(), &self.set)?.only(self.pipeline.as_deref())
     }
 }
 

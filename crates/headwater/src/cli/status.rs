@@ -1,5 +1,6 @@
 //! `headwater status`: the state of the whole pipeline, as a table or as JSON.
 
+mod pipelines;
 mod table;
 
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::output;
 use crate::signal::ShutdownSignal;
 use crate::status::StatusCollector;
 
-/// Show the state of the pipeline: leader, lag, oplog headroom, pods, read models and problems.
+/// Show the state of the pipeline: leader, lag, oplog headroom, pods, read models and problems; of several, one line each.
 ///
 /// Reads MongoDB directly, so it works while pods are down. Exits with 4 if there is a critical problem: no leader, a service that requires operator action,
 /// a checkpoint that the oplog will soon no longer hold, missing events that could not be healed, or an audit that is overdue. Parked and rejected events,
@@ -41,10 +42,16 @@ const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.config.load()?;
-    let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;
-    let collector = connect::status_collector(&config, &dependencies, SERVER_SELECTION_TIMEOUT).await?;
-    if args.watch { watch(&collector, args.json).await } else { print_once(&collector, args.json).await }
+    let mut collectors = vec![];
+    for config in &args.config.load_all()?.pipelines {
+        let dependencies = connect::producer_dependencies(config, SERVER_SELECTION_TIMEOUT).await?;
+        collectors.push(connect::status_collector(config, &dependencies, SERVER_SELECTION_TIMEOUT).await?);
+    }
+    match &collectors[..] {
+        [collector] if args.watch => watch(collector, args.json).await,
+        [collector] => print_once(collector, args.json).await,
+        collectors => pipelines::show(collectors, args.json, args.watch).await,
+    }
 }
 
 /// The error of the first unreachable server. The status itself only says that values are missing.

@@ -50,12 +50,23 @@ enum TopologyCommand {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let TopologyCommand::Apply { config, partitioned, dry_run, json } = args.command;
-    let config = config.load()?;
-    let bus = crate::connect::bus_administration(&config)?;
+    let mut all = vec![];
+    for config in &config.load_all()?.pipelines {
+        all.extend(apply(config, partitioned, dry_run, json).await?);
+    }
+    if json {
+        output::print_json(&json!({ "dry_run": dry_run, "entities": Json::Array(all) }))?;
+    }
+    Ok(())
+}
+
+/// The entities of one pipeline. Returns what was done to each.
+async fn apply(config: &Config, partitioned: bool, dry_run: bool, json: bool) -> anyhow::Result<Vec<Json>> {
+    let bus = crate::connect::bus_administration(config)?;
 
     // Read both entities before changing either: a refusal must leave nothing half done.
     let mut plans = vec![];
-    for (path, wanted) in topology::required_entities(&config, partitioned) {
+    for (path, wanted) in topology::required_entities(config, partitioned) {
         let found = bus.get(&path).await.with_context(|| format!("failed to read Service Bus entity `{path}`"))?;
         let plan = plan_changes(&wanted, found.as_ref());
         plans.push((path, wanted, found, plan));
@@ -75,13 +86,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         }
         all.push(result.to_json());
     }
-    if !dry_run && store_delivery_limit(&config, &bus).await && !changed.is_empty() {
-        operator_log::record(&config, "topology apply", &changed.join("; ")).await;
+    if !dry_run && store_delivery_limit(config, &bus).await && !changed.is_empty() {
+        operator_log::record(config, "topology apply", &changed.join("; ")).await;
     }
-    if json {
-        output::print_json(&json!({ "dry_run": dry_run, "entities": Json::Array(all) }))?;
-    }
-    Ok(())
+    Ok(all)
 }
 
 /// Whether it could. Does not fail the command: a pipeline may set up its bus before its MongoDB exists.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::node::{ConfigNode, MapEntry, NodeValue, SettingOrigin};
+use super::pipelines::PIPELINES;
 use super::problem::ConfigProblem;
 use super::schema::{self, ConfigKey, KEYS, KeyDefault, ValueKind};
 use super::{units, yaml};
@@ -54,21 +55,34 @@ pub(crate) struct ConfigSources<'a> {
 
 pub(super) const PREFIX: &str = "HEADWATER__";
 
+/// The settings as written, and the problems found so far.
+pub(super) struct SettingsTree {
+    pub(super) root: ConfigNode,
+    pub(super) problems: Vec<ConfigProblem>,
+    /// The file is not YAML.
+    pub(super) is_broken: bool,
+}
+
 impl ConfigSources<'_> {
-    /// All settings, and all problems found while reading them.
-    pub(crate) fn read(&self) -> (ResolvedSettings, Vec<ConfigProblem>) {
-        let (mut root, mut problems, broken) = match self.file.map(yaml::read) {
+    /// The settings as written: the file, with variables and flags over it.
+    pub(super) fn read_tree(&self) -> SettingsTree {
+        let (mut root, mut problems, is_broken) = match self.file.map(yaml::read) {
             Some(Ok((root, problems))) => (root, problems, false),
             Some(Err(problem)) => (ConfigNode::map(SettingOrigin::Unset), vec![problem], true),
             None => (ConfigNode::map(SettingOrigin::Unset), vec![], false),
         };
         self.overlay(&mut root, &mut problems);
+        SettingsTree { root, problems, is_broken }
+    }
+
+    /// All settings of one pipeline, and all problems found while reading them. `is_broken`: the file could not be read.
+    pub(super) fn resolve(&self, root: &ConfigNode, is_broken: bool) -> (ResolvedSettings, Vec<ConfigProblem>) {
         let (set, invalid, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let mut reading = SettingsReader { set, invalid, from_file, problems, read_file: self.read_file };
-        reading.read_section("", &root);
+        let mut reading = SettingsReader { set, invalid, from_file, problems: vec![], read_file: self.read_file };
+        reading.read_section("", root);
         reading.fill_defaults();
         let SettingsReader { set, mut invalid, mut problems, from_file, .. } = reading;
-        if broken {
+        if is_broken {
             // The content of the file is unknown, so no key can be reported as missing.
             invalid.extend(KEYS.iter().map(|key| key.path));
             problems.retain(|problem| problem.origin != SettingOrigin::Unset);
@@ -107,6 +121,10 @@ impl ConfigSources<'_> {
 /// Values of variables and flags are parsed as YAML, so that numbers and lists work; anything else is a string. A secret is always taken as
 /// it is, because its characters may look like YAML.
 fn parse_override(path: &[String], value: &str, origin: SettingOrigin) -> ConfigNode {
+    let path = match path {
+        [pipelines, _, path @ ..] if pipelines == PIPELINES => path,
+        path => path,
+    };
     let secret = schema::key(&path.join(".")).is_some_and(ConfigKey::is_secret);
     if secret && !value.is_empty() {
         return ConfigNode::text(value, origin);

@@ -4,7 +4,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::load::{ResolvedSettings, TypedValue};
 use super::schema::{self, ConfigKey, KeyDefault, ValueKind};
-use super::{node, read_models, redact, units};
+use super::{node, pipelines, read_models, redact, units};
+
+const ABOUT_PIPELINES: &str = "Several pipelines in one deployment, by name, instead of `pipeline`. Each has the settings of the top level, and overrides them key by key. `pod_id`, `coordination`, `admin` and `telemetry` are shared. Each pipeline needs a topic and read models of its own; pods share the leaders among themselves.";
 
 /// Maximum width of a comment.
 const WIDTH: usize = 110;
@@ -21,29 +23,40 @@ pub(crate) fn reference_file() -> String {
         let off = if matches!(key.default, KeyDefault::Optional(_)) { "# " } else { "" };
         text.push_str(&format!("{indent}{off}{name}: {}\n", quote(key, &key.example())));
     });
+    text.push('\n');
+    write_comment(&mut text, ABOUT_PIPELINES, "");
+    text.push_str(
+        "# pipelines:\n#   orders:\n#     source: { collection: orders }\n#     service_bus: { topic: orders }\n#     read_models: { database: order_views }\n#   customers:\n#     source: { collection: customers }\n#     service_bus: { topic: customers }\n#     read_models: { database: customer_views }\n",
+    );
     text
 }
 
-/// The settings that a pod would run with, secrets masked.
-pub(crate) struct EffectiveConfig(ResolvedSettings);
+/// The settings that a pod would run with, secrets masked: those of each pipeline, with its name if `pipelines` declares it.
+pub(crate) struct EffectiveConfig(Vec<(Option<String>, ResolvedSettings)>);
 
 impl EffectiveConfig {
-    pub(super) fn new(settings: ResolvedSettings) -> Self {
-        Self(settings)
+    pub(super) fn new(pipelines: Vec<(Option<String>, ResolvedSettings)>) -> Self {
+        Self(pipelines)
     }
 
     pub(crate) fn to_yaml(&self) -> String {
         let mut text = String::new();
-        write_section(&mut text, "", false, &mut |text, key, name, indent| {
-            if let (ValueKind::ReadModels, Some(models)) = (key.kind, self.0.tree(key.path)) {
-                for (name, model) in models.entries() {
-                    // JSON is valid YAML.
-                    text.push_str(&format!("{indent}{}: {}\n", Json::from(name), model.to_json()));
-                }
-            } else if let Some(setting) = self.0.get(key.path) {
-                text.push_str(&format!("{indent}{name}: {}\n", format_value(key, &setting.value)));
+        for (at, (name, settings)) in self.0.iter().enumerate() {
+            let Some(name) = name else {
+                write_settings(&mut text, settings, |_| true);
+                continue;
+            };
+            if at == 0 {
+                write_settings(&mut text, settings, |section| {
+                    pipelines::is_of_the_process(section) && section != "pipeline"
+                });
+                text.push_str(&format!("{}:\n", pipelines::PIPELINES));
             }
-        });
+            let mut own = String::new();
+            write_settings(&mut own, settings, |section| !pipelines::is_of_the_process(section));
+            text.push_str(&format!("  {}:\n", Json::from(name.as_str())));
+            own.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
+        }
         text
     }
 
@@ -51,6 +64,23 @@ impl EffectiveConfig {
     pub(crate) fn to_json(&self) -> Json {
         super::yaml::parse(&self.to_yaml()).expect("what is printed can be read").to_json()
     }
+}
+
+/// Writes the sections and keys of the top level that `is_wanted`.
+fn write_settings(text: &mut String, settings: &ResolvedSettings, is_wanted: impl Fn(&str) -> bool) {
+    write_section(text, "", false, &mut |text, key, name, indent| {
+        if !is_wanted(key.path.split('.').next().unwrap_or_default()) {
+            return;
+        }
+        if let (ValueKind::ReadModels, Some(models)) = (key.kind, settings.tree(key.path)) {
+            for (name, model) in models.entries() {
+                // JSON is valid YAML.
+                text.push_str(&format!("{indent}{}: {}\n", Json::from(name), model.to_json()));
+            }
+        } else if let Some(setting) = settings.get(key.path) {
+            text.push_str(&format!("{indent}{name}: {}\n", format_value(key, &setting.value)));
+        }
+    });
 }
 
 /// `commented`: write the description of each section above it.
@@ -137,7 +167,26 @@ pub(crate) fn json_schema() -> Json {
     let mut root = object_schema("");
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     root["title"] = "Headwater configuration".into();
+    // Required keys of a section may be set by each pipeline instead.
+    let mut required = Map::new();
+    for (name, section) in root["properties"].as_object_mut().expect("an object schema has properties") {
+        if let Some(names) = section.as_object_mut().and_then(|section| section.remove("required")) {
+            required.insert(name.clone(), json!({ "required": names }));
+        }
+    }
+    let several = several_schema(&root["properties"]);
+    root["properties"][pipelines::PIPELINES] = several;
+    root["if"] = json!({ "required": [pipelines::PIPELINES] });
+    root["else"] = json!({ "properties": required });
     root
+}
+
+/// `pipelines`: names, each with the sections that belong to a pipeline.
+fn several_schema(sections: &Json) -> Json {
+    let own = sections.as_object().into_iter().flatten().filter(|(name, _)| !pipelines::is_of_the_process(name));
+    let own: Map<_, _> = own.map(|(name, section)| (name.clone(), section.clone())).collect();
+    let entry = json!({ "type": ["object", "null"], "additionalProperties": false, "properties": own });
+    json!({ "type": "object", "description": ABOUT_PIPELINES, "additionalProperties": entry })
 }
 
 fn object_schema(path: &str) -> Json {

@@ -250,6 +250,12 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         about: "Database of leases, checkpoints and the other data that pods share. Read models are not here.",
     },
     ConfigKey {
+        path: "coordination.balance_interval",
+        kind: ValueKind::Duration { least: seconds(1), most: seconds(86_400) },
+        default: KeyDefault::Value("30s"),
+        about: "Of several pipelines: a pod that leads at least two more than another pod hands one over, at most once in this time. Each handover costs that pipeline less than a second.",
+    },
+    ConfigKey {
         path: "coordination.lease.ttl",
         kind: ValueKind::Duration { least: seconds(1), most: seconds(600) },
         default: KeyDefault::Service(|it| format_duration(it.lease.ttl)),

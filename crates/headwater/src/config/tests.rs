@@ -1,7 +1,6 @@
 //! What is loaded, and from which source. [`problems`] has the exact text of every problem.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use pipeline::producer::OnHistoryLost;
 use pipeline::publish::{BodyFormat, CheckpointInterval, SessionMapping};
@@ -10,6 +9,7 @@ use pipeline::{capture, publish};
 
 use super::*;
 
+mod pipelines;
 mod problems;
 mod schema;
 
@@ -37,16 +37,20 @@ fn of_file(file: &str) -> ConfigSources<'_> {
 
 /// As `config print` shows it.
 fn shown(file: &str) -> String {
-    EffectiveConfig::new(of_file(file).read().0).to_yaml()
+    Deployment::read(&of_file(file), Some("host-1")).unwrap().1.to_yaml()
 }
 
 fn load_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result<Config, String> {
+    load_all_from(file, environment, flags).map(|deployment| deployment.select(None).unwrap())
+}
+
+fn load_all_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result<Deployment, String> {
     let environment: Vec<_> =
         environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let sources = ConfigSources { environment: &environment, flags: &flags, ..of_file(file) };
     let text = |problems: Vec<ConfigProblem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    Config::load(&sources, Some("host-1")).map_err(text)
+    Deployment::read(&sources, Some("host-1")).map(|(deployment, _)| deployment).map_err(text)
 }
 
 fn load(file: &str) -> Result<Config, String> {

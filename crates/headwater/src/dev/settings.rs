@@ -155,7 +155,7 @@ fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus
     let views = serde_json::Value::from(views);
     let read_models = shop::READ_MODELS.replacen("read_models:\n", &format!("read_models:\n  database: {views}\n"), 1);
     let config = PodConfig {
-        pipeline: PIPELINE,
+        pipeline: Some(PIPELINE),
         mongodb_uri: uri,
         database,
         source: "sequence: version",
@@ -197,7 +197,7 @@ mod tests {
             configuration(uri, "shop", "shop_views", "shop_headwater", "Endpoint=sb://x", &"7".repeat(32)),
         )
         .unwrap();
-        let read = config::Config::from_process(Some(&file), &[]).unwrap();
+        let read = config::Config::from_process(Some(&file), &[], None).unwrap();
         assert_eq!(read.source_uri.reveal(), uri);
         assert_eq!(read.read_models.database, "shop_views");
         assert_eq!(read.read_models.models.len(), 5);

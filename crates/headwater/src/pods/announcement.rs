@@ -33,6 +33,8 @@ pub(crate) struct Announcement {
     pub(crate) in_flight: Option<u64>,
     /// The read-ahead buffer is full, so unread events are not counted.
     pub(crate) read_ahead_full: bool,
+    /// How many pipelines the pod leads, of all that it runs.
+    pub(crate) leads: u64,
 }
 
 impl Announcement {
@@ -59,6 +61,7 @@ impl Announcement {
             "publishedPerSecond": self.published_per_second,
             "inFlight": self.in_flight.map(to_bson_int),
             "readAheadFull": self.read_ahead_full,
+            "leads": to_bson_int(self.leads),
         }
     }
 }

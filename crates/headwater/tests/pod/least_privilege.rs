@@ -114,7 +114,7 @@ pub(crate) async fn prepare(mongo: &SecuredMongo, broker: &TestBroker) -> PathBu
     let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
     events.create_index(index).await.unwrap();
     let config = PodConfig {
-        pipeline: "shop",
+        pipeline: Some("shop"),
         mongodb_uri: &mongo.uri("pod"),
         database: "shop",
         source: "kind: events, aggregate_id: aggregateId, event_type: type, sequence: version",

@@ -9,6 +9,7 @@ mod least_privilege;
 mod metrics;
 mod mongodb_credentials;
 mod operator_api;
+mod pipelines;
 mod read_model_age;
 mod secured_bus;
 mod stalled_loops;

@@ -57,6 +57,10 @@ impl ElectorFixture {
     }
 
     fn pod_with(&self, name: &str, script: WorkScript) -> TestPod {
+        self.pod_of_process(name, script, LeaseSpread::default())
+    }
+
+    fn pod_of_process(&self, name: &str, script: WorkScript, spread: LeaseSpread) -> TestPod {
         let store = self.lease.for_another_pod();
         let (handle, channels) = Handle::new();
         let config = ElectorConfig {
@@ -75,7 +79,7 @@ impl ElectorFixture {
         let shutdown = CancellationToken::new();
         let runtime = runtime::Handle::current();
         let elector = Elector::new(store.clone(), config, self.clock, channels, work, runtime, shutdown.clone());
-        let elector = tokio::task::spawn_local(elector.run());
+        let elector = tokio::task::spawn_local(elector.with_spread(spread).run());
         TestPod { handle, store, shutdown, elector, history }
     }
 
@@ -151,6 +155,40 @@ async fn one_pod_leads_and_keeps_its_term() {
         sleep(secs(3600)).await;
         assert_eq!(pod.handle.term(), Some(Term::new(1)));
         assert_eq!(pod.history(), "+1");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_with_fewer_leases_takes_a_free_one_first() {
+    run_local(async {
+        let fixture = ElectorFixture::new();
+        let leader = fixture.pod("leader");
+        leader.wait_until_leading().await;
+        let spread = LeaseSpread::default();
+        let others = [(); 9].map(|()| {
+            let mut taken = spread.attempt();
+            taken.set_led();
+            taken
+        });
+        // Asks first whenever the lease changes: it started before.
+        let busy = fixture.pod_of_process("busy", WorkScript::default(), spread.clone());
+        sleep(secs(1)).await;
+        let idle = fixture.pod("idle");
+        sleep(secs(5)).await;
+        leader.stop().await;
+        idle.wait_until_leading().await;
+        assert_eq!((busy.handle.term(), spread.led()), (None, 9));
+        sleep(secs(1)).await;
+        // Without another pod it takes the lease all the same, within 100 ms.
+        idle.stop().await;
+        let released = tokio::time::Instant::now();
+        busy.wait_until_leading().await;
+        assert!(released.elapsed() <= Duration::from_millis(100), "{:?}", released.elapsed());
+        assert_eq!(spread.led(), 10);
+        busy.stop().await;
+        drop(others);
+        assert_eq!(spread.led(), 0);
     })
     .await;
 }

@@ -55,6 +55,11 @@ impl Default for TopicConfig {
     }
 }
 
+/// The read-model database of a further pipeline.
+pub(super) fn further_views(source: &str, name: &str) -> String {
+    format!("{source}_{name}")
+}
+
 /// How to start a [`TestCluster`](super::TestCluster).
 #[derive(Clone, Debug)]
 pub struct TestClusterConfig {
@@ -70,6 +75,8 @@ pub struct TestClusterConfig {
     pub producer: String,
     /// The content of `audit:`. Off by default: the audit would repair what a planted defect breaks.
     pub audit: String,
+    /// Further pipelines in the same pods: name, and read models as flow-style YAML besides those of `extra_yaml`.
+    pub pipelines: Vec<(String, String)>,
     /// Further configuration, as lines of YAML.
     pub extra_yaml: String,
     /// Environment variables of every pod, besides `HOSTNAME`.
@@ -103,6 +110,7 @@ impl TestClusterConfig {
             with_sequence: true,
             producer: "start: beginning, checkpoint: 200ms, body: bson".into(),
             audit: "enabled: false".into(),
+            pipelines: vec![],
             extra_yaml: String::new(),
             environment: vec![],
             pods_key: is_secured().then_some("root"),
@@ -123,7 +131,7 @@ impl TestClusterConfig {
         };
         let sequence = if self.with_sequence { ", sequence: version" } else { "" };
         let config = PodConfig {
-            pipeline: PIPELINE,
+            pipeline: self.pipelines.is_empty().then_some(PIPELINE),
             mongodb_uri: uri,
             database: source,
             source: &format!("kind: events, aggregate_id: aggregateId, event_type: type{sequence}"),
@@ -132,9 +140,31 @@ impl TestClusterConfig {
             connection_string: &connection_string,
             topic: TOPIC,
             ca_file: broker.ca_file(),
-            extra_yaml: &format!("producer: {{ {} }}\naudit: {{ {} }}\n{}", self.producer, self.audit, self.extra_yaml),
+            extra_yaml: &format!(
+                "producer: {{ {} }}\naudit: {{ {} }}\n{}{}",
+                self.producer,
+                self.audit,
+                self.extra_yaml,
+                self.pipelines_yaml(source)
+            ),
         };
         config.to_yaml()
+    }
+
+    /// The first pipeline is that of every other cluster. The others have a collection, a topic and a read-model database of their own.
+    fn pipelines_yaml(&self, source: &str) -> String {
+        if self.pipelines.is_empty() {
+            return String::new();
+        }
+        let entry = |(name, read_models): &(String, String)| {
+            let database = further_views(source, name);
+            format!(
+                "  {name}: {{ source: {{ collection: {name} }}, service_bus: {{ topic: {name} }}, \
+                 read_models: {{ database: {database}, {read_models} }} }}\n"
+            )
+        };
+        let entries: String = self.pipelines.iter().map(entry).collect();
+        format!("pipelines:\n  {PIPELINE}:\n{entries}")
     }
 
     /// The entities, in the format of the official emulator's configuration.
@@ -149,6 +179,10 @@ impl TestClusterConfig {
         let mut subscriptions = vec![subscription(SUBSCRIPTION, Some(lock))];
         subscriptions.extend(republish_subscription.then(|| subscription(REPUBLISH, None)));
         subscriptions.extend(observer_subscription.then(|| subscription(OBSERVER, Some(lock))));
-        emulator_config(&[TopicEntity { name: TOPIC.into(), duplicate_window, partitioned, subscriptions }])
+        let topic =
+            |name: &str, subscriptions| TopicEntity { name: name.into(), duplicate_window, partitioned, subscriptions };
+        let further = self.pipelines.iter().map(|(name, _)| topic(name, vec![subscription(SUBSCRIPTION, Some(lock))]));
+        let topics: Vec<_> = [topic(TOPIC, subscriptions)].into_iter().chain(further).collect();
+        emulator_config(&topics)
     }
 }

@@ -51,7 +51,7 @@ fn write_summary(text: &mut String, status: &PipelineStatus) {
 }
 
 /// A pipeline that nobody compares with its source is never only "healthy".
-fn health_text(status: &PipelineStatus) -> String {
+pub(super) fn health_text(status: &PipelineStatus) -> String {
     let health = if status.healthy { "healthy" } else { "not healthy" };
     match status.audit.as_ref().map(|audit| audit.state) {
         Some(AuditState::Unaudited) => format!("{health}, unaudited"),
@@ -109,7 +109,7 @@ fn round_text(round: &AuditRound) -> String {
     format!("{} compared{skipped}, {} found, {} healed", plural(round.compared, "aggregate"), round.found, round.healed)
 }
 
-fn leader_text(status: &PipelineStatus) -> String {
+pub(super) fn leader_text(status: &PipelineStatus) -> String {
     match &status.leader {
         Some(leader) => {
             let since =
@@ -121,7 +121,7 @@ fn leader_text(status: &PipelineStatus) -> String {
     }
 }
 
-fn lag_text(status: &PipelineStatus) -> String {
+pub(super) fn lag_text(status: &PipelineStatus) -> String {
     let lag = &status.lag;
     let seconds = or_unknown(lag.seconds.map(|seconds| format!("{seconds:.0} s")));
     let least = if lag.is_lower_bound { "at least " } else { "" };

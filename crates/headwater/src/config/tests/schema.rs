@@ -10,7 +10,11 @@ fn violations(schema: &Json, value: &Json, at: &str) -> Vec<String> {
     let message = |what: &str| vec![format!("{at}: {what}")];
     for (keyword, rule) in schema.as_object().expect("a schema is an object") {
         found.extend(match keyword.as_str() {
-            "$schema" | "title" | "description" | "default" | "additionalProperties" => vec![],
+            "$schema" | "title" | "description" | "default" | "additionalProperties" | "else" => vec![],
+            "if" => match schema.get("else") {
+                Some(other) if !violations(rule, value, at).is_empty() => violations(other, value, at),
+                _ => vec![],
+            },
             "type" => {
                 let kinds = rule.as_array().cloned().unwrap_or_else(|| vec![rule.clone()]);
                 if kinds.iter().any(|kind| has_type(value, kind.as_str().unwrap())) { vec![] } else { message("type") }

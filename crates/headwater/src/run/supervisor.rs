@@ -1,0 +1,55 @@
+//! Keeps one pipeline of a pod running. A pipeline that fails starts again by itself, and does not stop the others.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::PodContext;
+use super::pipeline::run_pipeline;
+use crate::admin::PipelineSlot;
+use crate::config::Config;
+
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+
+/// Runs until `shutdown`. If it is the only pipeline of the pod, it also ends with its services: Kubernetes then restarts the pod, and shows that it
+/// failed.
+pub(super) async fn supervise(
+    config: Arc<Config>,
+    pod: Arc<PodContext>,
+    slot: Arc<PipelineSlot>,
+    is_only: bool,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut backoff = FIRST_BACKOFF;
+    loop {
+        let started = Instant::now();
+        // Boxed: the future is large.
+        let services_shutdown = shutdown.child_token();
+        let result = Box::pin(run_pipeline(&config, &pod, &slot, services_shutdown.clone())).await;
+        // Whatever has started stops, even if something else could not start.
+        services_shutdown.cancel();
+        if is_only || shutdown.is_cancelled() {
+            slot.set_stopping();
+            return result;
+        }
+        let reason = match result {
+            Ok(()) => "its services ended".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
+        if started.elapsed() > LONGEST_BACKOFF {
+            backoff = FIRST_BACKOFF;
+        }
+        tracing::error!(
+            pipeline = config.pipeline,
+            error = reason,
+            "pipeline failed; the other pipelines go on, and it starts again in {backoff:?}"
+        );
+        slot.set_failed(&reason, backoff);
+        if shutdown.run_until_cancelled(tokio::time::sleep(backoff)).await.is_none() {
+            return Ok(());
+        }
+        backoff = (backoff * 2).min(LONGEST_BACKOFF);
+    }
+}

@@ -1,0 +1,88 @@
+//! Several pipelines in one process: they work side by side, and their leaders are spread over the pods.
+
+use mongodb::bson::{Document, doc};
+use serde_json::Value as Json;
+use testkit::cluster::{MongoTopology, TestClusterConfig};
+use testkit::wait::wait_for;
+
+use crate::fixture::{PodFixture, SOON, cluster_config};
+
+fn several(pods: usize, pipelines: &[(&str, &str)]) -> TestClusterConfig {
+    let pipelines = pipelines.iter().map(|(name, models)| ((*name).to_owned(), (*models).to_owned())).collect();
+    TestClusterConfig { pods, pipelines, ..cluster_config(MongoTopology::Shared) }
+}
+
+async fn place_order(fixture: &PodFixture, pipeline: &str, aggregate: &str) {
+    let order = doc! { "aggregateId": aggregate, "version": 1, "type": "Placed", "payload": { "customer": "ann" } };
+    fixture.0.events_of(pipeline).insert_one(order).await.unwrap();
+}
+
+async fn wait_for_order(fixture: &PodFixture, pipeline: &str, aggregate: &str) {
+    let orders = fixture.0.views_of(pipeline).collection::<Document>("orders");
+    wait_for("the order in its read model", SOON, async || {
+        match orders.find_one(doc! { "_id": aggregate }).await.unwrap() {
+            Some(_) => Ok(()),
+            None => Err("no document"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_halted_pipeline_does_not_stop_another() {
+    // The server refuses this read model, which no check of the configuration can know.
+    let halted = "bad: { when: { Placed: [ { $set: { a: { $noSuchOperator: 1 } } } ] } }";
+    let fixture = PodFixture::start(several(1, &[("halted", halted), ("other", "")])).await;
+    place_order(&fixture, "other", "order-1").await;
+    wait_for_order(&fixture, "other", "order-1").await;
+
+    wait_for("the problem of the halted pipeline", SOON, async || {
+        let reply = fixture.get("/api/status?pipeline=halted").await;
+        if reply.body.contains("operator action required") { Ok(()) } else { Err(reply.body) }
+    })
+    .await;
+    assert_eq!(fixture.get("/readyz").await.status, 200, "two of three pipelines work");
+    let metrics = fixture.get("/metrics").await.body;
+    assert!(metrics.contains("\nheadwater_is_leader{pipeline=\"other\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("\nheadwater_service_ready{pipeline=\"halted\",service=\"consumer\"} 0\n"), "{metrics}");
+
+    place_order(&fixture, "other", "order-2").await;
+    wait_for_order(&fixture, "other", "order-2").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_names_one_of_several_pipelines() {
+    let fixture = PodFixture::start(several(1, &[("other", "")])).await;
+    assert_eq!(fixture.get("/api/history").await.status, 400);
+    assert_eq!(fixture.get("/api/status?pipeline=none").await.status, 404);
+    wait_for("the status of both pipelines", SOON, async || {
+        let reply: Json = serde_json::from_str(&fixture.get("/api/status").await.body).unwrap();
+        let names: Vec<_> = reply["pipelines"].as_array().unwrap().iter().map(|one| one["pipeline"].clone()).collect();
+        if names == ["shop", "other"] { Ok(()) } else { Err(reply.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leaders_are_spread_again_after_a_pod_restarts() {
+    let mut config = several(2, &[("two", ""), ("three", ""), ("four", "")]);
+    config.environment.push(("HEADWATER__COORDINATION__BALANCE_INTERVAL".to_owned(), "1s".to_owned()));
+    let mut fixture = PodFixture::start(config).await;
+    wait_for_leases(&fixture, [2, 2]).await;
+    fixture.0.pod_mut(0).stop(SOON).await;
+    wait_for_leases(&fixture, [0, 4]).await;
+    fixture.0.restart_pod(0).await.unwrap();
+    wait_for_leases(&fixture, [2, 2]).await;
+    for pipeline in ["two", "three", "four"] {
+        place_order(&fixture, pipeline, "order-1").await;
+        wait_for_order(&fixture, pipeline, "order-1").await;
+    }
+}
+
+async fn wait_for_leases(fixture: &PodFixture, expected: [usize; 2]) {
+    wait_for("the leases of both pods", SOON, async || match fixture.0.leases_held().await.unwrap() {
+        held if held == expected => Ok(()),
+        held => Err(held),
+    })
+    .await;
+}
