@@ -212,4 +212,19 @@ mod tests {
         let ChangeStep::Store(next) = requested(&documents, serde_json::json!({ "mirror": true })) else { panic!() };
         assert_eq!((next.stage, next.number), (GenerationStage::Building, 2));
     }
+
+    #[test]
+    fn a_proposal_waits_for_agreement_and_for_a_request() {
+        let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
+        let declared = serde_json::json!({ "when": { "Added": { "$inc": { "count": 1 } } } });
+        let proposal = ModelProposal {
+            declarations: [("stock".to_owned(), serde_json::from_value(declared).unwrap())].into(),
+            fingerprints: [("stock".to_owned(), "1".to_owned())].into(),
+        };
+        let generation = Generation::first([].into());
+        let decide = |agreed, automatic| decide_change(&generation, &proposal, agreed, automatic, &source);
+        assert_eq!(decide(true, false), ChangeStep::Nothing, "`read_models.on_change: wait`");
+        assert_eq!(decide(false, true), ChangeStep::Nothing, "pods propose different read models");
+        assert!(matches!(decide(true, true), ChangeStep::Store(next) if next.stage == GenerationStage::Building));
+    }
 }

@@ -146,7 +146,8 @@ async fn a_large_set_is_folded_as_the_server_does() {
         numbers.chain([Bson::Double(3.0), Bson::Document(doc! { "n": version % 3 })]).collect()
     };
     let change = |version: i64| match version % 500 {
-        7 => event("order-1", version, "Listed", doc! { "tag": version }),
+        // A later event adds it again, and must find it.
+        7 => event("order-1", version, "Listed", doc! { "tag": version * 10 + 300 }),
         _ => event("order-1", version, "Tagged", doc! { "tags": added(version) }),
     };
     let events: Vec<Document> = (1..=EVENTS).map(change).collect();
