@@ -105,7 +105,7 @@ impl GenerationService {
                 () = build_ended.notified() => {}
             }
             // cancel-safe: every step may be repeated by any pod
-            let round = stop.run_until_cancelled(timeout(READ_TIMEOUT * 3, self.round(&mut state))).await;
+            let round = stop.run_until_cancelled(timeout(READ_TIMEOUT * 3, Box::pin(self.round(&mut state)))).await;
             pause = match round {
                 None => break,
                 Some(Ok(Ok(GenerationStage::Switching))) => SWITCH_POLL,
