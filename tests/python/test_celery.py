@@ -17,7 +17,7 @@ from broker_process import Broker
 
 EXAMPLE = "examples/app/myapp.py"
 # In place of the package with the authorities of the world.
-CERTIFI = '''
+TRUST_PACKAGE = '''
 def where():
     return "{authority}"
 '''
@@ -42,7 +42,7 @@ def environment(tmp_path, example):
                     "-addext", f"subjectAltName=IP:{address}"], cwd=tmp_path, check=True, capture_output=True)
     authority = tmp_path / "cert.pem"
     (tmp_path / "trust" / "certifi").mkdir(parents=True)
-    (tmp_path / "trust" / "certifi" / "__init__.py").write_text(CERTIFI.format(authority=authority))
+    (tmp_path / "trust" / "certifi" / "__init__.py").write_text(TRUST_PACKAGE.format(authority=authority))
     broker = Broker("--ephemeral", "--also-listen", f"{address}:5671", "--tls-cert", str(authority),
                     "--tls-key", str(tmp_path / "key.pem"), "--require-tls")
     url = f"azureservicebus://RootManageSharedAccessKey:SAS_KEY_VALUE@{address}:5671/.net"

@@ -33,7 +33,7 @@ use crate::view::{
 const PAGE_CURSORS: i64 = 5_000;
 /// Events per transaction, about, if each has a statement.
 const GROUP_EVENTS: i64 = 1_000;
-/// If they are folded into one document for each aggregate: the commit takes most of the time.
+/// If they are folded into one document for each aggregate: then a transaction writes few documents.
 const FOLDED_GROUP_EVENTS: i64 = 10_000;
 /// An aggregate with more events is built page by page: the server may have to apply each of them.
 const LONG_AGGREGATE_EVENTS: i64 = 5_000;
