@@ -1,6 +1,6 @@
 //! The services of one pipeline in a pod: the order in which they start and stop.
 //!
-//! [`crate::connect`] makes the clients; [`shutdown`](super::shutdown) bounds how long a stop takes.
+//! [`crate::connect`] makes the clients; [`shutdown`] bounds how long a stop takes.
 
 use std::sync::Arc;
 
