@@ -44,6 +44,7 @@ const MOVED_ELSEWHERE: &[(&str, &str, &str)] = &[
         include_str!("entra.rs"),
         "an_issuer_that_is_away_is_reported_and_loses_nothing",
     ),
+    ("headwater_pipeline_failures_total", include_str!("pipelines.rs"), "a_failed_pipeline_starts_again_by_itself"),
     ("headwater_loop_stalled", include_str!("stalled_loops.rs"), "a_stalled_capture_is_reported"),
     (
         "headwater_insert_to_read_model_seconds",

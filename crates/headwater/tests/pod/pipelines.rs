@@ -63,6 +63,40 @@ async fn a_request_names_one_of_several_pipelines() {
     .await;
 }
 
+/// The checkpoint is of another cluster, until somebody corrects it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_pipeline_starts_again_by_itself() {
+    let mut fixture = PodFixture::start(several(1, &[("other", "")])).await;
+    let checkpoints = fixture.0.coordination().collection::<Document>("checkpoints");
+    let ours = wait_for("the checkpoint to name its cluster", SOON, async || {
+        let stored = checkpoints.find_one(doc! { "_id": "other" }).await.unwrap().unwrap_or_default();
+        stored.get_str("cluster").map(str::to_owned).map_err(|_| stored.clone())
+    })
+    .await;
+    let set_cluster = async |cluster: &str| {
+        checkpoints.update_one(doc! { "_id": "other" }, doc! { "$set": { "cluster": cluster } }).await.unwrap();
+    };
+    fixture.0.pod_mut(0).stop(SOON).await;
+    set_cluster("replica set of somebody else").await;
+    fixture.0.restart_pod(0).await.unwrap();
+
+    wait_for("the failure to be counted and reported", SOON, async || {
+        let metrics = fixture.get("/metrics").await.body;
+        let failures =
+            metrics.lines().find(|line| line.starts_with("headwater_pipeline_failures_total{pipeline=\"other\"}"));
+        let is_counted = failures.is_some_and(|line| !line.ends_with(" 0"));
+        let status = fixture.get("/api/status?pipeline=other").await.body;
+        if is_counted && status.contains("pipeline_failed") { Ok(()) } else { Err((metrics, status)) }
+    })
+    .await;
+    place_order(&fixture, "shop", "order-1").await;
+    wait_for_order(&fixture, "shop", "order-1").await;
+
+    set_cluster(&ours).await;
+    place_order(&fixture, "other", "order-1").await;
+    wait_for_order(&fixture, "other", "order-1").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn leaders_are_spread_again_after_a_pod_restarts() {
     let mut config = several(2, &[("two", ""), ("three", ""), ("four", "")]);
