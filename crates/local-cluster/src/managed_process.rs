@@ -1,10 +1,13 @@
 //! A program with at most one process, which can be killed, paused, stopped and started again.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::process::{Error, Process, Program};
+
+const SIGTERM: i32 = 15;
 
 /// What its owner last requested. A process that exited on its own counts as running until
 /// [`ManagedProcess::take_unexpected_exit`].
@@ -111,7 +114,9 @@ impl ManagedProcess {
     pub fn take_unexpected_exit(&mut self) -> Option<UnexpectedExit> {
         let process = self.process()?;
         let status = process.exit_status()?;
-        let is_expected = self.state == ProcessState::Stopped && status.success();
+        // A program that has printed nothing had not begun to handle signals.
+        let is_stopped_early = status.signal() == Some(SIGTERM) && process.lines().is_empty();
+        let is_expected = self.state == ProcessState::Stopped && (status.success() || is_stopped_early);
         let exit = UnexpectedExit { name: self.name().to_owned(), status, tail: process.tail().to_string() };
         self.process = None;
         self.state = ProcessState::Stopped;
