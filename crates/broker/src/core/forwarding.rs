@@ -176,6 +176,7 @@ impl Core {
         }
         let mut locations = Vec::new();
         self.state.append(call, group, &mut locations)?;
+        self.record_use(destination, call.now);
         if let Some(record) = &first {
             self.record_as_seen(record);
         }

@@ -2,9 +2,9 @@
 //!
 //! | entity | what counts as use |
 //! | --- | --- |
-//! | queue | sends, receives, peeks and other requests; an update; a receiver that is attached; scheduled messages |
-//! | topic | sends; an update; scheduled messages; every use of a subscription |
-//! | subscription | receives, peeks and other requests; an update; a change of its rules; a receiver that is attached. A message to the topic does not count |
+//! | queue | sends, receives, peeks and other requests; an update; a receiver that is attached; `ForwardTo`; messages that are forwarded to it; scheduled messages |
+//! | topic | sends; messages that are forwarded to it; an update; scheduled messages; every use of a subscription |
+//! | subscription | receives, peeks and other requests; an update; a change of its rules; a receiver that is attached; `ForwardTo`. A message to the topic does not count |
 //!
 //! The time of the last use is not stored: after a restart it begins again, so an entity never goes early.
 
@@ -63,10 +63,12 @@ impl Core {
 }
 
 impl Entity {
-    /// Without a request: a receiver waits, or a message is due later.
+    /// Without a request: a receiver waits, messages are forwarded, or one is due later.
     fn is_in_use(&self) -> bool {
         let is_scheduled = self.ingress.as_ref().is_some_and(|ingress| ingress.schedule.len() > 0);
         let has_receiver = |queue: &super::queue::MessageQueue| queue.receivers.len() > 0 || !queue.waiting.is_empty();
-        is_scheduled || self.egress.as_ref().is_some_and(|egress| egress.queues().into_iter().any(has_receiver))
+        let Some(egress) = &self.egress else { return is_scheduled };
+        let is_forwarding = egress.main.policy.forward_to.is_some();
+        is_scheduled || is_forwarding || egress.queues().into_iter().any(has_receiver)
     }
 }

@@ -107,6 +107,25 @@ fn a_subscription_is_idle_without_receives_and_a_topic_without_both() {
 }
 
 #[test]
+fn forwarding_is_a_use_of_both_ends() {
+    let mut fixture = CoreFixture::new();
+    fixture.queue("to", |queue| queue.common.auto_delete_on_idle = IDLE);
+    let topic = fixture.topic("t", |_| {});
+    fixture.subscription("t", "from", |subscription| {
+        subscription.common.auto_delete_on_idle = IDLE;
+        subscription.egress.forward_to = Some("to".into());
+    });
+    for _ in 0..4 {
+        fixture.send_all(topic, &["x"]);
+        fixture.advance(6 * MINUTE);
+    }
+    assert!(exists(&fixture, "t/Subscriptions/from"), "as if it had a receiver");
+    assert!(exists(&fixture, "to"), "messages arrive");
+    fixture.advance(5 * MINUTE);
+    assert!(exists(&fixture, "t/Subscriptions/from") && !exists(&fixture, "to"), "nothing arrives any more");
+}
+
+#[test]
 fn after_a_restart_the_idle_time_begins_again() {
     let (mut fixture, _) = idle_queue();
     fixture.advance(9 * MINUTE);
