@@ -116,8 +116,9 @@ impl ErasureStore {
 
     /// All tombstones. Fails if they are not of the present key.
     pub async fn load(&self) -> Result<ErasedAggregates, Error> {
-        let mac = self.read_key().await?;
+        // Before the key: the first erasure may store both in between.
         let found: Vec<Document> = self.erased.find(self.of_pipeline()).await?.try_collect().await?;
+        let mac = self.read_key().await?;
         if !found.iter().all(|tombstone| is_of_key(tombstone, mac.as_ref())) {
             return Err(Error::KeyLost);
         }
@@ -130,8 +131,9 @@ impl ErasureStore {
 
     /// As [`Self::load`], by one tombstone: all of them have the same key.
     pub async fn check_key(&self) -> Result<(), Error> {
+        let stored = self.erased.find_one(self.of_pipeline()).await?;
         let mac = self.read_key().await?;
-        match self.erased.find_one(self.of_pipeline()).await? {
+        match stored {
             Some(tombstone) if !is_of_key(&tombstone, mac.as_ref()) => Err(Error::KeyLost),
             Some(_) | None => Ok(()),
         }

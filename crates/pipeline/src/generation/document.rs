@@ -167,7 +167,7 @@ impl ModelVersion {
 }
 
 /// Collections of versions that are being built.
-pub(super) const BUILD_PREFIX: &str = "_headwater_build_";
+pub(super) use crate::view::BUILD_PREFIX;
 
 impl Generation {
     /// The first generation of a pipeline.

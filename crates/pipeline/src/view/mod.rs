@@ -87,7 +87,7 @@ pub use observer::{ApplyObserver, ApplyTimestamps};
 pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore, PausedPage};
 pub use plan::ApplyOutcome;
 pub use prepare::prepare;
-pub(crate) use prepare::{create_index, prepare_build};
+pub(crate) use prepare::{BUILD_PREFIX, create_index, prepare_build};
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
 pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
 pub use repair::{DocumentRepair, RepairOutcome};

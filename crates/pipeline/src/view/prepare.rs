@@ -9,9 +9,14 @@ use super::{CURSORS, PARKED_EVENTS};
 
 const NAMESPACE_EXISTS: i32 = 48;
 
-/// Creates what is missing and leaves the rest. An index that differs from an existing one of its name is an error.
+/// How the names of collections begin that a build fills.
+pub(crate) const BUILD_PREFIX: &str = "_headwater_build_";
+
+/// Creates what is missing and leaves the rest. An index that differs from an existing one of its name is an error. A pod that starts during a build
+/// leaves the unique indexes of its collections to the build.
 pub async fn prepare(database: &Database, models: &[impl AsRef<dyn Projection>]) -> Result<(), Error> {
-    prepare_indexes(database, models, |_| true).await
+    let is_wanted = |index: &Index| !index.is_unique() || !index.collection.starts_with(BUILD_PREFIX);
+    prepare_indexes(database, models, is_wanted).await
 }
 
 /// As [`prepare`], without unique indexes: a build writes documents in another order than live events did.
