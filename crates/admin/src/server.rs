@@ -269,9 +269,9 @@ impl RequestHandler {
         }
     }
 
-    /// Of a list of pipelines without a name, all of them.
+    /// Of several pipelines without a name, all of them.
     async fn get_status(&self, query: Option<&str>) -> AdminResponse {
-        if self.pipelines.is_list && requested_name(query).is_none() {
+        if self.pipelines.list.len() > 1 && requested_name(query).is_none() {
             let statuses = self.pipelines.list.iter().map(|pipeline| pipeline.status_cache.refreshed());
             let statuses: Vec<_> = join_all(statuses).await.into_iter().flatten().collect();
             return response::json(StatusCode::OK, &serde_json::json!({ "pipelines": statuses }));

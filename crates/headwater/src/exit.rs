@@ -10,6 +10,8 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitReason {
     Failed,
+    /// A service did not stop in time, and still runs.
+    Overdue,
     /// Also used by `clap`.
     Usage,
     Misconfigured,
@@ -52,7 +54,7 @@ impl ExitReason {
 impl From<ExitReason> for ExitCode {
     fn from(reason: ExitReason) -> Self {
         Self::from(match reason {
-            ExitReason::Failed => 1,
+            ExitReason::Failed | ExitReason::Overdue => 1,
             ExitReason::Usage => 2,
             ExitReason::Misconfigured => 3,
             ExitReason::Unhealthy => 4,

@@ -80,9 +80,14 @@ pub(crate) async fn run_pod(
     tokio::select! {
         // cancel-safe: join_next
         Some(ended) = running.join_next() => {
-            shutdown.cancel();
-            let stopped = ended.context("pipeline task failed").flatten();
-            return stopped.and(admin_service.stop().await).map(|()| PodEnd::Stopped);
+            let stopped = ended.context("pipeline task failed").flatten().map(|()| PodEnd::Stopped);
+            if running.is_empty() {
+                shutdown.cancel();
+                let admin_stopped = admin_service.stop().await;
+                return stopped.and_then(|end| admin_stopped.map(|()| end));
+            }
+            // The other pipelines drain and release their leases.
+            result = stopped;
         }
         // A pod without its HTTP server cannot be observed, so it stops.
         error = admin_service.wait_for_failure() => result = Err(error),

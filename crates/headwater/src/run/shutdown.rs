@@ -51,7 +51,7 @@ where
             let why = format!(
                 "stopped at once: the {left} did not stop within {limit:?}; unacknowledged events are republished, and unsettled messages are redelivered"
             );
-            Err(ExitReason::Failed.with_message(why).into())
+            Err(ExitReason::Overdue.with_message(why).into())
         }
     }
 }

@@ -9,12 +9,13 @@ use super::PodContext;
 use super::pipeline::run_pipeline;
 use crate::admin::PipelineSlot;
 use crate::config::Config;
+use crate::exit::ExitReason;
 
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Runs until `shutdown`. If it is the only pipeline of the pod, it also ends with its services: Kubernetes then restarts the pod, and shows that it
-/// failed.
+/// failed. So it does if services do not stop in time.
 pub(super) async fn supervise(
     config: Arc<Config>,
     pod: Arc<PodContext>,
@@ -30,7 +31,9 @@ pub(super) async fn supervise(
         let result = Box::pin(run_pipeline(&config, &pod, &slot, services_shutdown.clone())).await;
         // Whatever has started stops, even if something else could not start.
         services_shutdown.cancel();
-        if is_only || shutdown.is_cancelled() {
+        // Services that did not stop still renew the lease. Only the end of the process ends them, so that another pod can lead.
+        let is_overdue = result.as_ref().is_err_and(|error| ExitReason::from_error(error) == ExitReason::Overdue);
+        if is_only || is_overdue || shutdown.is_cancelled() {
             slot.set_stopping();
             return result;
         }
