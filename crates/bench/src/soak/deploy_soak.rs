@@ -225,7 +225,8 @@ impl Deploy {
             tokio::time::sleep(Duration::from_millis(self.random.random_range(100..700))).await;
         }
         let began = Instant::now();
-        let mut kill_at = self.next_kill();
+        // The first one as soon as the change begins: a small one is soon over.
+        let mut kill_at = Instant::now();
         let most_kills = self.kills + if self.is_last { 0 } else { self.options.kills };
         loop {
             cluster.restart_exited_pods()?;

@@ -107,7 +107,7 @@ mod tests {
         let error = error.unwrap_err();
         assert_eq!(stopped.elapsed(), LIMIT);
         assert!(error.to_string().contains("the producer did not stop within 13s"), "{error}");
-        assert_eq!(ExitReason::from_error(&error), ExitReason::Failed);
+        assert_eq!(ExitReason::from_error(&error), ExitReason::Overdue);
     }
 
     #[tokio::test(start_paused = true)]

@@ -66,7 +66,7 @@ async fn a_request_names_one_of_several_pipelines() {
 /// The checkpoint is of another cluster, until somebody corrects it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_pipeline_starts_again_by_itself() {
-    let mut fixture = PodFixture::start(several(1, &[("other", "")])).await;
+    let mut fixture = PodFixture::start(several(1, &[("other", ""), ("third", "")])).await;
     let checkpoints = fixture.0.coordination().collection::<Document>("checkpoints");
     let ours = wait_for("the checkpoint to name its cluster", SOON, async || {
         let stored = checkpoints.find_one(doc! { "_id": "other" }).await.unwrap().unwrap_or_default();
@@ -89,8 +89,8 @@ async fn a_failed_pipeline_starts_again_by_itself() {
         if is_counted && status.contains("pipeline_failed") { Ok(()) } else { Err((metrics, status)) }
     })
     .await;
-    place_order(&fixture, "shop", "order-1").await;
-    wait_for_order(&fixture, "shop", "order-1").await;
+    place_order(&fixture, "third", "order-1").await;
+    wait_for_order(&fixture, "third", "order-1").await;
 
     set_cluster(&ours).await;
     place_order(&fixture, "other", "order-1").await;
