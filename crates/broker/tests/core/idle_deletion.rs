@@ -84,7 +84,7 @@ fn an_attached_receiver_or_a_scheduled_message_is_a_use() {
 }
 
 #[test]
-fn a_subscription_is_idle_without_receives_and_a_topic_without_both() {
+fn subscriptions_are_idle_without_receives_topics_without_both() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("t", |topic| topic.common.auto_delete_on_idle = IDLE);
     fixture.subscription("t", "idle", |subscription| subscription.common.auto_delete_on_idle = IDLE);
