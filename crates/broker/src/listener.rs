@@ -59,7 +59,7 @@ enum WireProtocol {
     WebSocket,
 }
 
-/// Connections over the limit that are told so at the same time; those beyond are closed at once.
+/// Connections over the limit that are refused with a reason at the same time; those beyond are closed at once.
 const MAX_REFUSALS: usize = 64;
 
 /// File descriptors besides connections: store files, pipes, and a reserve for other code in the process.

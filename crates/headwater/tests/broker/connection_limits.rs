@@ -117,7 +117,7 @@ async fn refusal_of(mut peer: RawPeer) -> (String, String) {
 const LIMIT_TEXT: &str = "the connection limit of 2 is reached: close connections that are not used, or raise the limit with `--max-connections`";
 
 #[tokio::test]
-async fn a_connection_over_the_limit_is_told_so() {
+async fn a_connection_over_the_limit_is_refused_with_a_reason() {
     // GIVEN a broker with as many connections as it may have
     let folder = tempfile::tempdir().expect("a folder");
     certificates(folder.path());
