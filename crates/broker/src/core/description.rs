@@ -190,11 +190,14 @@ impl EntityDefinition {
 
     /// The paths of the entities that messages and dead letters are forwarded to.
     pub fn forward_paths(&self) -> impl Iterator<Item = &str> {
-        let egress = self.egress().into_iter();
-        egress
-            .flat_map(|egress| [&egress.forward_to, &egress.forward_dead_lettered_messages_to])
-            .flatten()
-            .map(|text| forward_path(text))
+        self.forwarding().into_iter().flatten()
+    }
+
+    /// The path of the entity that messages are forwarded to, and of the one for dead letters.
+    pub(crate) fn forwarding(&self) -> [Option<&str>; 2] {
+        let Some(egress) = self.egress() else { return [None; 2] };
+        [&egress.forward_to, &egress.forward_dead_lettered_messages_to]
+            .map(|text| text.as_deref().map(|text| forward_path(text)))
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {

@@ -37,6 +37,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the rest of an oversized body. A client that has stopped writing by then can read the response.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Where SDKs put the tokens for the destinations of messages and of dead letters.
+const SUPPLEMENTARY_AUTHORIZATION: [&str; 2] =
+    ["servicebussupplementaryauthorization", "servicebusdlqsupplementaryauthorization"];
+
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Clone)]
@@ -87,6 +91,7 @@ struct AdminRequest {
     query: Query,
     changes: bool,
     context: RequestContext,
+    headers: HeaderMap,
 }
 
 impl<N: NamespaceBackend> HttpService<N> {
@@ -153,6 +158,7 @@ impl<N: NamespaceBackend> HttpService<N> {
             context: self.context(&head.headers, &query),
             method: head.method,
             query,
+            headers: head.headers,
         };
         match route {
             Route::Root => Self::root(&request),
@@ -170,23 +176,56 @@ impl<N: NamespaceBackend> HttpService<N> {
 
     /// Administration needs the right to manage. The path is compared as the client wrote it, without case.
     async fn authorize(&self, headers: &HeaderMap, path: &str, route: &Route) -> Result<(), HttpError> {
+        let path = route::percent_decode(path)?;
+        self.check_manage(token_of(headers, AUTHORIZATION.as_str()), &path, route.entities()).await
+    }
+
+    /// Forwarding sends to the destination in the name of whoever set it: as in the service, that needs the right to
+    /// manage the destination too. SDKs send a token for it in a header of its own. A destination that an update does
+    /// not change needs none.
+    async fn authorize_forwarding(
+        &self,
+        request: &AdminRequest,
+        current: Option<&EntityDefinition>,
+        new: &EntityDefinition,
+    ) -> Result<(), HttpError> {
+        let before = current.map(EntityDefinition::forwarding).unwrap_or_default();
+        let destinations = new.forwarding().into_iter().zip(before).zip(SUPPLEMENTARY_AUTHORIZATION);
+        for ((path, before), header) in destinations {
+            let Some(path) = path.filter(|path| before.is_none_or(|before| !before.eq_ignore_ascii_case(path))) else {
+                continue;
+            };
+            let entities = vec![EntityAddress::Entity(path.to_owned())];
+            let own = token_of(&request.headers, AUTHORIZATION.as_str());
+            if self.check_manage(own, path, entities.clone()).await.is_ok() {
+                continue;
+            }
+            let refusal = self.check_manage(token_of(&request.headers, header), path, entities).await;
+            refusal.map_err(|error| HttpError {
+                detail: format!("Manage is required on the forwarding destination '{path}': {}", error.detail),
+                ..error
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a token gives the right to manage a path; `entities` are those whose authorization rules apply.
+    async fn check_manage(&self, token: &str, path: &str, entities: Vec<EntityAddress>) -> Result<(), HttpError> {
         let Some(keys) = &self.config.keys else { return Ok(()) };
         let unauthorized = |text: String| HttpError::new(StatusCode::UNAUTHORIZED, text);
-        let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let path = route::percent_decode(path)?;
         let now = self.namespace.now();
-        let rules = self.stored_rules(route).await;
-        let grant = keys.verify(token, &path, now, &rules).map_err(|error| unauthorized(error.to_string()))?;
-        match grant.allows(&path, Some(AccessRight::Manage), now) {
+        let rules = self.stored_rules(entities).await;
+        let grant = keys.verify(token, path, now, &rules).map_err(|error| unauthorized(error.to_string()))?;
+        match grant.allows(path, Some(AccessRight::Manage), now) {
             true => Ok(()),
             false => Err(unauthorized("the key has no right to manage".to_owned())),
         }
     }
 
-    /// The authorization rules that are stored with the entity of a route and, for a subscription, with its topic. None if it does not exist.
-    async fn stored_rules(&self, route: &Route) -> Vec<(String, AuthorizationRule)> {
+    /// The authorization rules that are stored with entities. None for one that does not exist.
+    async fn stored_rules(&self, entities: Vec<EntityAddress>) -> Vec<(String, AuthorizationRule)> {
         let mut rules = Vec::new();
-        for address in route.entities() {
+        for address in entities {
             let Ok(entity) = self.namespace.get(address).await else { continue };
             let path = entity.address.to_string();
             let own = entity.properties.passive.authorization_rules.into_iter();
@@ -288,11 +327,13 @@ impl<N: NamespaceBackend> HttpService<N> {
             let current = self.namespace.get(address.clone()).await?.properties.description;
             let mut properties = submitted.into_update(&current);
             apply_message_size(&mut properties.description, Some(&current), usual, tier)?;
+            self.authorize_forwarding(request, Some(&current), &properties.description).await?;
             tokio::time::sleep(self.config.entity_update).await;
             (StatusCode::OK, self.namespace.update(address, properties).await?)
         } else {
             let mut properties = submitted.into_new();
             apply_message_size(&mut properties.description, None, usual, tier)?;
+            self.authorize_forwarding(request, None, &properties.description).await?;
             (StatusCode::CREATED, self.namespace.create(address, properties, first_rule).await?)
         };
         Ok(response::entry(status, atom::entity_entry(&request.context, &entity)))
@@ -327,6 +368,10 @@ impl<N: NamespaceBackend> HttpService<N> {
         };
         rules::handle(&self.namespace, &request.method, &request.context, subscription, name, put).await
     }
+}
+
+fn token_of<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 /// Clients can choose the maximum message size only in a Premium namespace. In others an update may send back the value

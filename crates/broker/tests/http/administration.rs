@@ -1,9 +1,14 @@
 //! Administration requests and their responses.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use broker::access::AccessKeys;
 use broker::http::{Config, HttpService};
 use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
+use sha2::Sha256;
 
 use crate::fake_backend::FakeBackend;
 
@@ -285,4 +290,51 @@ async fn links_of_a_tls_connection_use_https() {
     let mut client = HttpClient::new(Config::default());
     client.service = client.service.clone().over_tls();
     assert_eq!(client.put("/q", QUEUE).await.value("id"), "https://localhost:5300/q?api-version=2024-05");
+}
+
+/// A key that manages `source` only, and one that manages `target` only.
+fn two_managers() -> Config {
+    let key =
+        |name: &str| format!(r#"{{"name": "{name}", "key": "{name}", "rights": ["Manage"], "entity": "{name}"}}"#);
+    let root = r#"{"name": "root", "key": "root", "rights": ["Manage"]}"#;
+    let file = format!(r#"{{"keys": [{}, {}, {root}]}}"#, key("source"), key("target"));
+    Config { keys: Some(AccessKeys::parse(&file).unwrap().into()), ..Config::default() }
+}
+
+/// A token of the key `name`, for the whole namespace as by SDKs.
+fn token(name: &str) -> String {
+    let (resource, expiry) = ("http%3A%2F%2Flocalhost", "4102444800");
+    let mut mac = Hmac::<Sha256>::new_from_slice(name.as_bytes()).unwrap();
+    mac.update(format!("{resource}\n{expiry}").as_bytes());
+    let signature = BASE64_STANDARD.encode(mac.finalize().into_bytes());
+    let signature = signature.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D");
+    format!("SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={name}")
+}
+
+#[tokio::test]
+async fn forwarding_needs_manage_on_its_destination() {
+    let client = HttpClient::new(two_managers());
+    let (root, source, target) = (token("root"), token("source"), token("target"));
+    let root = [("authorization", root.as_str())];
+    for path in ["/source", "/target"] {
+        assert_eq!(client.request(Method::PUT, path, &root, &entry(QUEUE)).await.status, 201);
+    }
+    for (property, header) in [
+        ("ForwardTo", "ServiceBusSupplementaryAuthorization"),
+        ("ForwardDeadLetteredMessagesTo", "ServiceBusDlqSupplementaryAuthorization"),
+    ] {
+        let body = entry(&format!("<QueueDescription><{property}>target</{property}></QueueDescription>"));
+        let own = [("authorization", source.as_str()), ("if-match", "*")];
+        let refused = client.request(Method::PUT, "/source", &own, &body).await;
+        assert_eq!(refused.status, 401, "{}", refused.body);
+        assert!(refused.body.contains("Manage is required on the forwarding destination"), "{}", refused.body);
+        let both = [own[0], own[1], (header, target.as_str())];
+        assert_eq!(client.request(Method::PUT, "/source", &both, &body).await.status, 200);
+        // A change of another property is no change of the destination.
+        assert_eq!(client.request(Method::PUT, "/source", &own, &body).await.status, 200);
+        let unset = client.request(Method::PUT, "/source", &own, &entry(QUEUE)).await;
+        assert_eq!(unset.status, 200, "{}", unset.body);
+        assert_eq!(client.request(Method::PUT, "/source", &[root[0], own[1]], &body).await.status, 200);
+        assert_eq!(client.request(Method::PUT, "/source", &own, &entry(QUEUE)).await.status, 200);
+    }
 }
