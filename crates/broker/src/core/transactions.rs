@@ -47,6 +47,8 @@ struct Transaction {
     settlements: Vec<(QueueId, Vec<LockToken>, SettlementOutcome)>,
     messages: usize,
     bytes: usize,
+    /// Why an operation failed. Then it can only be rolled back.
+    failure: Option<Error>,
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +122,7 @@ impl Core {
             settlements: Vec::new(),
             messages: 0,
             bytes: 0,
+            failure: None,
         };
         self.transactions.open.insert(id, transaction);
         self.transactions.deadlines.insert((deadline, id));
@@ -138,6 +141,18 @@ impl Core {
     ) -> Result<(), Error> {
         self.handle_due_timers(call);
         self.record_use(entity, call.now);
+        let result = self.add_send(id, scope, entity, messages);
+        self.record_failure(id, scope.connection, result.as_ref().err());
+        result
+    }
+
+    fn add_send(
+        &mut self,
+        id: TransactionId,
+        scope: TransactionScope,
+        entity: EntityId,
+        messages: Vec<IncomingMessage>,
+    ) -> Result<(), Error> {
         self.check_scope(id, scope)?;
         self.check_send(entity, &messages)?;
         let bytes = messages.iter().map(|message| message.body.len()).sum();
@@ -158,6 +173,21 @@ impl Core {
     ) -> Result<Vec<LockToken>, Error> {
         self.handle_due_timers(call);
         self.record_use(queue.entity, call.now);
+        let result = self.add_settlement(call, id, scope, queue, tokens, outcome);
+        let lost = matches!(&result, Ok(lost) if !lost.is_empty()).then(|| self.lock_lost_error(queue));
+        self.record_failure(id, scope.connection, result.as_ref().err().or(lost.as_ref()));
+        result
+    }
+
+    fn add_settlement(
+        &mut self,
+        call: &mut CallContext<'_>,
+        id: TransactionId,
+        scope: TransactionScope,
+        queue: QueueId,
+        tokens: &[LockToken],
+        outcome: SettlementOutcome,
+    ) -> Result<Vec<LockToken>, Error> {
         self.check_scope(id, scope)?;
         let context = self.queue_context(call, queue)?;
         context.check_outcome(&outcome)?;
@@ -165,6 +195,13 @@ impl Core {
         let transaction = self.transactions.reserve(id, scope.connection, valid.len(), 0)?;
         transaction.settlements.push((queue, valid, outcome));
         Ok(lost)
+    }
+
+    /// A client may not wait for the outcome of an operation: a commit without it would be half of what it meant.
+    fn record_failure(&mut self, id: TransactionId, connection: ConnectionId, error: Option<&Error>) {
+        if let (Some(error), Ok(transaction)) = (error, self.transactions.find(id, connection)) {
+            transaction.failure.get_or_insert_with(|| error.clone());
+        }
     }
 
     /// Ends a transaction: commits it, or rolls it back if `fail`. After an error it is rolled back.
@@ -209,6 +246,9 @@ impl Core {
     }
 
     fn commit(&mut self, call: &mut CallContext<'_>, transaction: Transaction) -> Result<(), Error> {
+        if let Some(error) = transaction.failure {
+            return Err(error);
+        }
         self.check_locks(call, &transaction)?;
         let sends = merge_by_entity(transaction.sends);
         let routes = self.route_sends(call, &sends)?;

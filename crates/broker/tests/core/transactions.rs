@@ -169,10 +169,15 @@ fn a_second_entity_needs_the_same_amqp_session() {
         fixture.call(|core, call| core.send_in_transaction(call, id, scope(session, via), to, vec![message("a")]))
     };
     send(one, queue.entity, queue.entity).unwrap();
-    assert_eq!(send(two, other, other).unwrap_err().condition(), "amqp:not-allowed");
     send(one, other, other).expect("the same AMQP session");
     send(two, queue.entity, other).expect("via the first entity");
     discharge(&mut fixture, id, false).unwrap();
+    let id = declare(&mut fixture);
+    let mut send = |session, to| {
+        fixture.call(|core, call| core.send_in_transaction(call, id, scope(session, to), to, vec![message("a")]))
+    };
+    send(one, queue.entity).unwrap();
+    assert_eq!(send(two, other).unwrap_err().condition(), "amqp:not-allowed");
     assert_eq!((fixture.counts("q").active, fixture.counts("other").active), (1, 2));
 }
 
@@ -181,9 +186,13 @@ fn a_transaction_has_at_most_100_messages() {
     let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     let id = declare(&mut fixture);
     send(&mut fixture, id, queue.entity, &["a"; 100]).unwrap();
+    discharge(&mut fixture, id, false).unwrap();
+    assert_eq!(fixture.counts("q").active, 100);
+    let id = declare(&mut fixture);
+    send(&mut fixture, id, queue.entity, &["a"; 100]).unwrap();
     let error = send(&mut fixture, id, queue.entity, &["a"]).unwrap_err();
     assert_eq!(error.condition(), "amqp:resource-limit-exceeded");
-    discharge(&mut fixture, id, false).unwrap();
+    assert!(discharge(&mut fixture, id, false).is_err());
     assert_eq!(fixture.counts("q").active, 100);
 }
 
@@ -198,4 +207,21 @@ fn duplicates_within_a_transaction_are_dropped() {
     }
     discharge(&mut fixture, id, false).unwrap();
     assert_eq!(fixture.counts("q").active, 1);
+}
+
+#[test]
+fn a_failed_operation_leaves_only_the_rollback() {
+    let (mut fixture, queue, deliveries, _) = locked();
+    let by_send = declare(&mut fixture);
+    send(&mut fixture, by_send, queue.entity, &["1"]).unwrap();
+    send(&mut fixture, by_send, EntityId(99), &["2"]).unwrap_err();
+    let by_lock = declare(&mut fixture);
+    settle(&mut fixture, by_lock, queue, &deliveries[0], SettlementOutcome::Complete).unwrap();
+    let lost = MessageDelivery { token: LockToken(1), ..deliveries[1].clone() };
+    assert_eq!(settle(&mut fixture, by_lock, queue, &lost, SettlementOutcome::Complete).unwrap().len(), 1);
+    let before = (counts(&fixture), fixture.journal.groups().len());
+    for id in [by_send, by_lock] {
+        assert_eq!(discharge(&mut fixture, id, false).unwrap_err().condition(), "amqp:transaction:rollback");
+    }
+    assert_eq!((counts(&fixture), fixture.journal.groups().len()), before, "nothing is applied");
 }
