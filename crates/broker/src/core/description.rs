@@ -196,8 +196,7 @@ impl EntityDefinition {
     /// The path of the entity that messages are forwarded to, and of the one for dead letters.
     pub(crate) fn forwarding(&self) -> [Option<&str>; 2] {
         let Some(egress) = self.egress() else { return [None; 2] };
-        [&egress.forward_to, &egress.forward_dead_lettered_messages_to]
-            .map(|text| text.as_deref().map(|text| forward_path(text)))
+        [&egress.forward_to, &egress.forward_dead_lettered_messages_to].map(|text| text.as_deref().map(forward_path))
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
