@@ -4,6 +4,7 @@
 //! The store has its own [`Client`], so that neither a full connection pool nor a busy runtime of the pipeline delays a
 //! heartbeat.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,13 @@ pub struct SharedLeases {
 
 impl SharedLeases {
     /// Call this on the runtime that runs the client's own tasks. Does not wait for a connection.
-    pub(crate) fn open(options: ClientOptions, database: &str, timing: &Timing) -> Result<Self, Error> {
+    /// `keys` are all leases that will use it.
+    pub(crate) fn open(
+        options: ClientOptions,
+        database: &str,
+        keys: BTreeSet<String>,
+        timing: &Timing,
+    ) -> Result<Self, Error> {
         let client = Client::with_options(with_lease_timeouts(options, timing)).map_err(|source| Error::Store {
             operation: "open",
             key: "*".to_owned(),
@@ -83,7 +90,7 @@ impl SharedLeases {
             .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
             .build();
         let leases = client.database(database).collection_with_options(COLLECTION, options);
-        Ok(Self { client, leases, watch: SharedWatch::default() })
+        Ok(Self { client, leases, watch: SharedWatch::new(keys) })
     }
 
     /// Runs the change stream of all candidates.
@@ -102,7 +109,7 @@ impl MongoLeaseStore {
     /// With a client of its own, for commands. Call this on the runtime that runs the client's own tasks. Does not wait for a
     /// connection. Nothing runs the watch.
     pub fn open(options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
-        let shared = SharedLeases::open(options, &name.database, timing)?;
+        let shared = SharedLeases::open(options, &name.database, BTreeSet::from([name.key.clone()]), timing)?;
         Ok(Self::shared(Arc::new(shared), name, timing))
     }
 
