@@ -290,11 +290,13 @@ async fn mongo_options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions>
     Ok(options)
 }
 
-/// The thread on which all pipelines of this process take part in the election.
-pub(crate) async fn election_host(config: &Config) -> anyhow::Result<ElectionHost> {
+/// The thread on which all pipelines of this process take part in the election. They have the same coordination database.
+pub(crate) async fn election_host(configs: &[Arc<Config>]) -> anyhow::Result<ElectionHost> {
+    let config = &configs[0];
     let options = mongo_options(&config.coordination.uri, "coordination.uri").await?;
     let CoordinationConfig { database, lease, .. } = &config.coordination;
-    Ok(ElectionHost::start(options, database.clone(), lease.clone())?)
+    let keys = configs.iter().map(|config| config.pipeline.clone()).collect();
+    Ok(ElectionHost::start(options, database.clone(), keys, lease.clone())?)
 }
 
 /// The lease of a pipeline, for commands that read it and do not take part in the election.

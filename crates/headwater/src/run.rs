@@ -56,7 +56,7 @@ pub(crate) async fn run_pod(
     // First: a port that is taken must fail the pod before it touches anything.
     let listener = AdminListener::bind(&configs[0].admin)?;
     let pod = Arc::new(PodContext {
-        election: connect::election_host(&configs[0]).await?,
+        election: connect::election_host(&configs).await?,
         leases: PipelineLeases::default(),
         address: listener.announced_address(&pod_id),
     });

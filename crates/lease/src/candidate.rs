@@ -1,5 +1,7 @@
 //! One candidate in a process of its own, and a started elector.
 
+use std::collections::BTreeSet;
+
 use mongodb::options::ClientOptions;
 use tokio::sync::oneshot;
 
@@ -39,7 +41,8 @@ impl Candidate {
         W: Fn(Leadership) -> F + Send + Sync + 'static,
         F: Future<Output = TermOutcome> + Send + 'static,
     {
-        let host = ElectionHost::start(self.client, self.name.database.clone(), self.config)?;
+        let keys = BTreeSet::from([self.name.key.clone()]);
+        let host = ElectionHost::start(self.client, self.name.database.clone(), keys, self.config)?;
         host.enter(self.name, work, shutdown)
     }
 }

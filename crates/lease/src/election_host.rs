@@ -3,6 +3,7 @@
 //! The thread has its own runtime and its own MongoDB client. A pipeline that keeps every worker of the main runtime busy
 //! delays its own work, but never a heartbeat. One client and one change stream serve any number of leases.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 
@@ -31,14 +32,22 @@ type ElectorJob = Box<dyn FnOnce(Arc<SharedLeases>) -> LocalBoxFuture<'static, (
 #[derive(Clone, Debug)]
 pub struct ElectionHost {
     jobs: mpsc::UnboundedSender<ElectorJob>,
+    keys: Arc<BTreeSet<String>>,
     config: Config,
     spread: LeaseSpread,
 }
 
 impl ElectionHost {
-    /// `database` is the coordination database. Does not wait for a connection.
-    pub fn start(client: ClientOptions, database: String, config: Config) -> Result<Self, Error> {
+    /// `database` is the coordination database, `keys` are the leases that candidates may [enter](Self::enter) for. Does not wait for
+    /// a connection.
+    pub fn start(
+        client: ClientOptions,
+        database: String,
+        keys: BTreeSet<String>,
+        config: Config,
+    ) -> Result<Self, Error> {
         let timing = config.validate()?.timing;
+        let watched = keys.clone();
         let (jobs, mut received) = mpsc::unbounded_channel::<ElectorJob>();
         let (opened, result) = std::sync::mpsc::channel();
         let body = move || {
@@ -48,7 +57,7 @@ impl ElectionHost {
             };
             let run = async {
                 // On this runtime, because the client's own tasks run where it is made.
-                let leases = match SharedLeases::open(client, &database, &timing) {
+                let leases = match SharedLeases::open(client, &database, watched, &timing) {
                     Ok(leases) => Arc::new(leases),
                     Err(error) => return drop(opened.send(Err(error))),
                 };
@@ -66,7 +75,7 @@ impl ElectionHost {
         };
         thread::Builder::new().name("lease".into()).spawn(body).map_err(Error::Thread)?;
         result.recv().unwrap_or(Err(Error::ThreadPanicked))?;
-        Ok(Self { jobs, config, spread: LeaseSpread::default() })
+        Ok(Self { jobs, keys: Arc::new(keys), config, spread: LeaseSpread::default() })
     }
 
     /// The leases that this process leads.
@@ -90,6 +99,9 @@ impl ElectionHost {
         W: Fn(Leadership) -> F + Send + Sync + 'static,
         F: Future<Output = TermOutcome> + Send + 'static,
     {
+        if !self.keys.contains(&name.key) {
+            return Err(Error::UnknownLease { key: name.key });
+        }
         let election = self.config.validate()?;
         let config = ElectorConfig {
             key: name.key.clone(),

@@ -35,6 +35,8 @@ pub enum Error {
     Fingerprint { key: String, found: String, ours: String },
     #[error("change stream on lease `{key}` ended: the collection was dropped or renamed")]
     WatchEnded { key: String },
+    #[error("lease `{key}` is not one of the leases of this process")]
+    UnknownLease { key: String },
     #[error("term {0} is too high to be stored")]
     TermTooHigh(u64),
     #[error("failed to start the lease thread")]
@@ -53,6 +55,7 @@ impl Error {
             | Self::Unreadable { .. }
             | Self::Format { .. }
             | Self::Fingerprint { .. }
+            | Self::UnknownLease { .. }
             | Self::TermTooHigh(_)
             | Self::Thread(_)
             | Self::ThreadPanicked => false,

@@ -4,6 +4,7 @@
 //! The store has its own [`Client`], so that neither a full connection pool nor a busy runtime of the pipeline delays a
 //! heartbeat.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,10 @@ pub const COLLECTION: &str = "leader_leases";
 const DUPLICATE_KEY: i32 = 11000;
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
-/// Connections to one server.
-const POOL_SIZE: u32 = 10;
+/// Connections to one server: of each lease a request, and one that timed out and whose connection is not closed yet.
+const CONNECTIONS_PER_LEASE: u32 = 2;
+/// Connections for the watch, and for what the driver sends by itself.
+const OTHER_CONNECTIONS: u32 = 8;
 /// The shortest interval that the driver allows, and its default.
 const SHORTEST_MONITORING: Duration = Duration::from_millis(500);
 const LONGEST_MONITORING: Duration = Duration::from_secs(10);
@@ -64,8 +67,15 @@ pub struct SharedLeases {
 
 impl SharedLeases {
     /// Call this on the runtime that runs the client's own tasks. Does not wait for a connection.
-    pub(crate) fn open(options: ClientOptions, database: &str, timing: &Timing) -> Result<Self, Error> {
-        let client = Client::with_options(with_lease_timeouts(options, timing)).map_err(|source| Error::Store {
+    /// `keys` are all leases that will use it.
+    pub(crate) fn open(
+        options: ClientOptions,
+        database: &str,
+        keys: BTreeSet<String>,
+        timing: &Timing,
+    ) -> Result<Self, Error> {
+        let options = with_lease_timeouts(options, keys.len(), timing);
+        let client = Client::with_options(options).map_err(|source| Error::Store {
             operation: "open",
             key: "*".to_owned(),
             source: source.into(),
@@ -83,7 +93,7 @@ impl SharedLeases {
             .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
             .build();
         let leases = client.database(database).collection_with_options(COLLECTION, options);
-        Ok(Self { client, leases, watch: SharedWatch::default() })
+        Ok(Self { client, leases, watch: SharedWatch::new(keys) })
     }
 
     /// Runs the change stream of all candidates.
@@ -102,7 +112,7 @@ impl MongoLeaseStore {
     /// With a client of its own, for commands. Call this on the runtime that runs the client's own tasks. Does not wait for a
     /// connection. Nothing runs the watch.
     pub fn open(options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
-        let shared = SharedLeases::open(options, &name.database, timing)?;
+        let shared = SharedLeases::open(options, &name.database, BTreeSet::from([name.key.clone()]), timing)?;
         Ok(Self::shared(Arc::new(shared), name, timing))
     }
 
@@ -264,12 +274,13 @@ impl LeaseStore for MongoLeaseStore {
 
 /// The operator's URI decides how to reach the servers. Timeouts and pool size decide whether a heartbeat arrives in time, so
 /// they are set here.
-fn with_lease_timeouts(mut options: ClientOptions, timing: &Timing) -> ClientOptions {
+fn with_lease_timeouts(mut options: ClientOptions, leases: usize, timing: &Timing) -> ClientOptions {
     // A request that finds no server must fail in time for the next one, and with the reason, before it times out.
     options.server_selection_timeout = Some(timing.request_timeout() * 3 / 4);
     options.connect_timeout = Some(timing.request_timeout());
-    // The watch holds one connection, and a request that timed out may hold one until the server replies.
-    options.max_pool_size = Some(POOL_SIZE);
+    // No renewal waits for the connection of another lease.
+    let leases = u32::try_from(leases).unwrap_or(u32::MAX);
+    options.max_pool_size = Some(leases.saturating_mul(CONNECTIONS_PER_LEASE).saturating_add(OTHER_CONNECTIONS));
     options.min_pool_size = None;
     options.max_connecting = None;
     options.max_idle_time = None;
@@ -309,12 +320,20 @@ mod tests {
                    serverMonitoringMode=poll&connectTimeoutMS=600000&serverSelectionTimeoutMS=600000&appName=shop";
         let secs = Duration::from_secs;
         let timing = Timing::new(secs(15), secs(10), secs(5)).unwrap();
-        let tuned = with_lease_timeouts(ClientOptions::parse(uri).await.unwrap(), &timing);
-        assert_eq!((tuned.max_pool_size, tuned.max_connecting), (Some(POOL_SIZE), None));
+        let tuned = with_lease_timeouts(ClientOptions::parse(uri).await.unwrap(), 1, &timing);
+        assert_eq!((tuned.max_pool_size, tuned.max_connecting), (Some(10), None));
         assert_eq!(tuned.heartbeat_freq, Some(secs(5)));
         assert!(matches!(tuned.server_monitoring_mode, Some(ServerMonitoringMode::Stream)));
         assert!(tuned.connect_timeout.unwrap() <= timing.request_timeout());
         assert!(tuned.server_selection_timeout.unwrap() < timing.request_timeout());
         assert_eq!(tuned.app_name.as_deref(), Some("shop"));
+    }
+
+    #[tokio::test]
+    async fn every_lease_has_connections_of_its_own() {
+        let timing = crate::Config::default().validate().unwrap().timing;
+        let options = ClientOptions::parse("mongodb://localhost").await.unwrap();
+        let tuned = with_lease_timeouts(options, 40, &timing);
+        assert!(tuned.max_pool_size.unwrap() > 40, "a request of each lease, and the watch: {:?}", tuned.max_pool_size);
     }
 }

@@ -1,9 +1,10 @@
 //! One change stream on the leases, for all candidates of a process.
 //!
-//! Tells each candidate of the changes to its own lease. If the stream fails, every candidate gets the error, and the stream is
+//! Tells each candidate of the changes to its own lease. The server sends only changes of leases that this process is a candidate for:
+//! pods of other deployments may renew theirs in the same collection. If the stream fails, every candidate gets the error, and the stream is
 //! opened again when a candidate asks for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,8 +15,10 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::error::Error;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SharedWatch {
+    /// The leases of this process.
+    keys: BTreeSet<String>,
     state: Mutex<WatchState>,
     /// A candidate has subscribed.
     wanted: Notify,
@@ -48,6 +51,10 @@ struct Subscription<'a> {
 }
 
 impl SharedWatch {
+    pub(crate) fn new(keys: BTreeSet<String>) -> Self {
+        Self { keys, state: Mutex::default(), wanted: Notify::new() }
+    }
+
     /// Wakes `changed` when the stream is open, and then at every change of this lease, until the stream fails.
     pub(crate) async fn follow(&self, key: &str, changed: &Notify) -> Error {
         let (sender, mut notices) = mpsc::unbounded_channel();
@@ -80,8 +87,9 @@ impl SharedWatch {
     }
 
     async fn run_stream(&self, leases: &Collection<Document>) -> WatchNotice {
+        let own_leases = doc! { "$match": { "documentKey._id": { "$in": Vec::from_iter(&self.keys) } } };
         let only_keys = doc! { "$project": { "documentKey": 1 } };
-        let mut changes = match leases.watch().pipeline([only_keys]).await {
+        let mut changes = match leases.watch().pipeline([own_leases, only_keys]).await {
             Ok(changes) => changes.with_type::<RawDocumentBuf>(),
             Err(error) => return WatchNotice::Failed(error),
         };

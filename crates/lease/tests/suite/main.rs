@@ -8,6 +8,7 @@ mod mongodb_failover;
 mod mongodb_unreachable;
 mod paused_leader;
 mod release;
+mod several_leases;
 mod sharded_cluster;
 mod start_checks;
 mod wall_clock_skew;
