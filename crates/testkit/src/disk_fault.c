@@ -1,6 +1,7 @@
 /*
- * Makes the disk of one process full or slow (LD_PRELOAD). The file DISK_FAULT_FILE holds three numbers, which may change while the
- * process runs: whether the disk is full, whether the next write fails, and by how many milliseconds a sync is late.
+ * Makes the disk of one process full, small or slow (LD_PRELOAD). The file DISK_FAULT_FILE holds four numbers, which may change while
+ * the process runs: whether the disk is full, whether the next write fails, by how many milliseconds a sync is late, and how many
+ * mebibytes are free at most for a process that asks (0: as many as there are).
  *
  * On a full disk no space can be allocated, and the write that needed some fails. Space that was allocated before stays usable, as
  * it does on a real disk.
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@ struct faults {
     int is_full;
     int fail_next_write;
     int sync_delay_ms;
+    int max_free_mebibytes;
 };
 
 static struct faults *faults(void) {
@@ -75,4 +78,27 @@ int fdatasync(int file) {
 int fsync(int file) {
     delay();
     return syscall(SYS_fsync, file);
+}
+
+typedef int (*statvfs_call)(const char *, struct statvfs *);
+
+static int limited_statvfs(const char *name, const char *path, struct statvfs *found) {
+    statvfs_call real = (statvfs_call)dlsym(RTLD_NEXT, name);
+    int result = real ? real(path, found) : -1;
+    int most = __atomic_load_n(&faults()->max_free_mebibytes, __ATOMIC_SEQ_CST);
+    if (result == 0 && most > 0 && found->f_frsize > 0) {
+        fsblkcnt_t blocks = (fsblkcnt_t)most * 1048576 / found->f_frsize;
+        if (found->f_bfree > blocks) found->f_bfree = blocks;
+        if (found->f_bavail > blocks) found->f_bavail = blocks;
+    }
+    return result;
+}
+
+int statvfs(const char *path, struct statvfs *found) {
+    return limited_statvfs("statvfs", path, found);
+}
+
+/* The same structure on 64-bit systems. */
+int statvfs64(const char *path, struct statvfs64 *found) {
+    return limited_statvfs("statvfs64", path, (struct statvfs *)found);
 }

@@ -1,4 +1,4 @@
-//! Makes the disk of one process full or slow while it runs; see `disk_fault.c`.
+//! Makes the disk of one process full, small or slow while it runs; see `disk_fault.c`.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,6 +23,8 @@ pub struct FaultyDisk {
 pub struct DiskFault {
     pub is_full: bool,
     pub sync_delay: Duration,
+    /// What a process is told that asks for the free space; `None`: as much as there is.
+    pub max_free_mebibytes: Option<u32>,
 }
 
 impl FaultyDisk {
@@ -38,12 +40,19 @@ impl FaultyDisk {
         (DISK_SHIM.display().to_string(), ("DISK_FAULT_FILE".into(), self.path.display().to_string()))
     }
 
+    /// The environment variables of a process that has nothing else preloaded.
+    pub fn variables(&self) -> [(String, String); 2] {
+        let (library, file) = self.preload();
+        [("LD_PRELOAD".to_owned(), library), file]
+    }
+
     /// From now on.
     pub fn set(&self, fault: DiskFault) -> io::Result<()> {
         let is_full = i32::from(fault.is_full);
         let delay = i32::try_from(fault.sync_delay.as_millis()).unwrap_or(i32::MAX);
         // On a disk that has just become full, the write that needs space fails.
-        let words = [is_full, is_full, delay].map(i32::to_ne_bytes);
+        let most = fault.max_free_mebibytes.map_or(0, |most| i32::try_from(most).unwrap_or(i32::MAX));
+        let words = [is_full, is_full, delay, most].map(i32::to_ne_bytes);
         self.file.write_all_at(&words.concat(), 0)
     }
 }

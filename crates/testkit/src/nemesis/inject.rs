@@ -135,7 +135,8 @@ async fn inject_into_broker(target: FaultTarget<'_>, fault: BrokerProcessFault) 
         BrokerProcessFault::LoseMessages => ("lose_messages", 100),
         BrokerProcessFault::DiskFull | BrokerProcessFault::SlowDisk => {
             let slow = if fault == BrokerProcessFault::SlowDisk { SLOW_SYNC } else { Duration::ZERO };
-            let fault = DiskFault { is_full: fault == BrokerProcessFault::DiskFull, sync_delay: slow };
+            let fault =
+                DiskFault { is_full: fault == BrokerProcessFault::DiskFull, sync_delay: slow, ..DiskFault::default() };
             let is_free = !target.active.contains(&FaultRepair::HealDisk);
             return active_if(is_free && broker.set_disk(fault), FaultRepair::HealDisk);
         }
