@@ -85,6 +85,7 @@ async fn the_checkpoint_is_shown_set_and_reset() {
     let set = fixture.run(&["checkpoint", "set", "--token", &lower, "--yes", "--json"]).await.json();
     assert_eq!((&set["epoch"], &set["term"], &set["phase"]), (&json!(2), &json!(2), &json!("stream")));
     assert_eq!(set["token"], first["token"]);
+    assert_eq!(fixture.history().await[0], "checkpoint moved");
     assert!(set["saved_by"].as_str().is_some_and(|by| by.ends_with("(operator)")), "{set}");
     assert!(set["consequence"].as_str().unwrap().contains("published again"), "{set}");
     fixture.insert("order-1", 3, "Added", doc! { "amount": 1 }).await;

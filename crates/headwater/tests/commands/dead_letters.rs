@@ -62,9 +62,10 @@ async fn dead_letters_are_listed_shown_parked_and_discarded() {
     assert_eq!((&list[0]["aggregate"], &list[0]["reason"]), (&json!("order-1"), &json!("dead_lettered")), "{list}");
     fixture.run(&["parked", "retry", "order-1"]).await.success();
     fixture.run(&["wait", "order-1", "--sequence", "1"]).await.success();
-    let history = fixture.run(&["history", "--json"]).await.json();
-    let actions: Vec<_> = history.as_array().unwrap().iter().map(|it| it["action"].as_str().unwrap()).collect();
-    assert_eq!(actions, ["parked retry", "dead-letters park", "dead-letters discard", "topology apply"]);
+    assert_eq!(
+        fixture.history().await,
+        ["parked retry", "dead-letters park", "dead-letters discard", "topology apply"]
+    );
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }

@@ -72,6 +72,7 @@ async fn restored_read_models_catch_up_from_the_source() {
     assert!(explained.contains("behind by 2 events"), "{explained}");
     let healed = fixture.run(&["audit", "--all"]).await;
     assert_eq!(healed.status.code(), Some(4), "it says that something was missing: {}", healed.stderr);
+    assert_eq!(fixture.history().await[0], "audit");
     assert_eq!(total(&fixture).await, expected(&[1, 2, 3]));
     fixture.run(&["read-model", "verify", "totals", "--all"]).await.success();
     add(&fixture, 4).await;

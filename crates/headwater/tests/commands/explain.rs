@@ -107,6 +107,7 @@ async fn rejected_events_are_listed_discarded_and_resubmitted() {
     fixture.source.collection::<Document>("events").update_one(doc! { "_id": "e-2" }, corrected).await.unwrap();
     let resubmitted = fixture.run(&["rejected", "resubmit", &message]).await.success();
     assert!(resubmitted.contains("the event is applied"), "{resubmitted}");
+    assert_eq!(fixture.history().await[0], "rejected resubmit");
     fixture.run(&["wait", "order-2", "--sequence", "1"]).await.success();
     let again = fixture.run(&["rejected", "resubmit", &message]).await.failure();
     assert!(again.contains("applied or parked already"), "{again}");

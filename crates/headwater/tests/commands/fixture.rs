@@ -97,6 +97,12 @@ service_bus: {{ connection_string: \"{bus}\"{ca_file} }}
         program.args(["run", "--config", self.config_path().to_str().unwrap()]).args(arguments).start().unwrap()
     }
 
+    /// The recorded actions of operators, the newest first.
+    pub(crate) async fn history(&self) -> Vec<String> {
+        let history = self.run(&["history", "--json"]).await.json();
+        history.as_array().unwrap().iter().map(|action| action["action"].as_str().unwrap().to_owned()).collect()
+    }
+
     /// Runs a command until it exits.
     pub(crate) async fn run(&self, arguments: &[&str]) -> CommandOutput {
         let program = Program::new(env!("CARGO_BIN_EXE_headwater")).env("RUST_LOG", "off");

@@ -26,6 +26,7 @@ async fn the_leader_steps_down_and_another_pod_leads() {
     output.success();
     assert_eq!(text["before"], serde_json::json!({ "leader": "pod-2", "term": 2 }));
     assert_eq!(text["after"], serde_json::json!({ "leader": "pod-1", "term": 3 }));
+    assert_eq!(fixture.history().await[..2], ["step-down", "step-down"]);
     assert!(text["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{text}");
     for pod in [first, second] {
         pod.terminate();

@@ -56,6 +56,7 @@ async fn verify_names_what_differs_and_repairs_it() {
 
     insert_orders(&fixture, 4).await;
     let repaired = fixture.run(&["read-model", "verify", "totals", "--all", "--repair"]).await.success();
+    assert_eq!(fixture.history().await[0], "read-model verify --repair");
     assert!(repaired.contains("2 different, 2 repaired"), "{repaired}");
     wait_for_orders(&fixture, 4).await;
     fixture.run(&["read-model", "verify", "totals", "--all"]).await.success();
