@@ -17,7 +17,7 @@ use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database, IndexModel};
 
 const TOPIC: &str = "read-your-writes";
-const TOKEN: &str = "bench";
+const TOKEN: &str = "token-of-the-bench";
 const AGGREGATES: i64 = 20;
 const WARM_UP: i64 = 50;
 const TIMEOUT: Duration = Duration::from_secs(30);
