@@ -70,7 +70,7 @@ test("every read model has a state, and nobody can act without the token", async
   assert.match(await page.textContent("#generation"), /^generation \d+$/);
   assert.equal(await page.textContent("#generation-stage"), "active");
   assert.equal(await page.locator("#models button:visible, #cancel-change:visible").count(), 0);
-  for (const path of ["rebuild", "rollback", "verify", "cancel"]) assert.equal((await post(path, { read_model: "shipments" }, "wrong")).status, 401, path);
+  for (const path of ["rebuild", "rollback", "verify", "cancel", "build/pause", "build/resume"]) assert.equal((await post(path, { read_model: "shipments" }, "wrong")).status, 401, path);
   assert.deepEqual(page.errors, []);
   await close(page);
 });
@@ -118,10 +118,28 @@ test("a read model is rebuilt and rolled back after confirmation", async () => {
   await changed(page, rebuilt);
   const refused = await post("cancel", {});
   assert.equal(refused.status, 409);
-  assert.match((await refused.json()).refused, /no change is under way/);
+  assert.match((await refused.json()).refused, /no change is in progress/);
   const history = JSON.parse(await headwater("history", "--json"));
   const actions = history.map(({ action, by }) => `${action} by ${by}`);
   for (const action of ["verify", "rebuild", "rollback"]) assert.ok(actions.includes(`read-model ${action} by dashboard of pod-0`), `${action} in ${actions}`);
+  assert.deepEqual(page.errors, []);
+  await close(page);
+});
+
+test("a build is paused and resumed", async () => {
+  const page = await unlocked();
+  const { number } = (await getStatus(cluster.pods[0])).generation;
+  assert.equal((await post("build/pause", {})).status, 200);
+  assert.equal((await post("build/pause", {})).status, 409, "it is paused already");
+  await act(page, "rebuild order_summary", "Rebuild");
+  await waitForStatus(cluster.pods[0], "the build to wait", (status) => status.generation.stage === "building" && status.generation.build_paused);
+  await page.waitForFunction(() => document.querySelector("#build-note").textContent.endsWith("; paused"));
+  await page.getByRole("button", { name: "Resume the build", exact: true }).click();
+  await waitForNote(page, "resumed the build of read models");
+  await changed(page, number);
+  await page.waitForFunction(() => document.querySelector("#pause-build").hidden);
+  const history = JSON.parse(await headwater("history", "--json"));
+  for (const action of ["pause", "resume"]) assert.ok(history.some((entry) => entry.action === action && entry.detail === "build" && entry.by === "dashboard of pod-0"), action);
   assert.deepEqual(page.errors, []);
   await close(page);
 });
@@ -139,6 +157,7 @@ test("the read models are legible in both themes, while a build runs", async () 
       assert.equal(await page.textContent("#build-note"), "41,200 of about 128,000 aggregates, 918,400 events, about 1 min 34 s left");
       assert.equal(await page.locator("#build-bar").getAttribute("value"), "41200");
       assert.equal(await page.locator("#cancel-change").isVisible(), true);
+      assert.equal(await page.locator("#pause-build").textContent(), "Pause the build");
       assert.equal(await page.getByRole("button", { name: "rebuild customers" }).isDisabled(), true, "one change at a time");
       assert.deepEqual(await page.evaluate(lowContrast), [], `${colorScheme}, ${device}`);
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= document.documentElement.clientWidth), `${colorScheme}, ${device}`);

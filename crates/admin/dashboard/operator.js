@@ -19,6 +19,7 @@ export async function initOperatorPanel() {
   byId("lock").addEventListener("click", () => lock("locked"));
   byId("step-down").addEventListener("click", stepDown);
   byId("cancel-change").addEventListener("click", cancelChange);
+  byId("pause-build").addEventListener("click", pauseOrResumeBuild);
   return (status) => {
     leader = status.leader;
     byId("step-down").disabled = !leader;
@@ -130,6 +131,11 @@ async function rollback(name) {
 async function cancelChange() {
   const text = "The leader stops the build. The present read models stay as they are.";
   if (await askConfirmation("Cancel the change?", text, [["Cancel the change", "yes", "danger"]])) runAction("/api/read-models/cancel", {});
+}
+
+/** The button says which; both can be taken back. */
+function pauseOrResumeBuild() {
+  runAction(`/api/read-models/build/${byId("pause-build").value}`, {});
 }
 
 async function runAction(path, body) {

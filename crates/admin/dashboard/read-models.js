@@ -96,16 +96,19 @@ function showGeneration(generation) {
   if (!generation) return;
   setText(stage, generation.request && generation.stage === "active" ? "requested" : generation.stage).className = `tag ${generation.problem ? "bad" : generation.stage === "active" && !generation.request ? "good" : "plan"}`;
   setText("generation-problem", generation.problem ?? "");
-  const { built_aggregates: built, total_aggregates: total, built_events: events, seconds_left: left, replication_lag_seconds: lag } = generation;
+  const { built_aggregates: built, total_aggregates: total, built_events: events, seconds_left: left, replication_lag_seconds: lag, build_paused: paused = false } = generation;
   const building = generation.stage === "building" && isKnown(built);
   byId("build").hidden = !building;
   if (building) {
     const bar = byId("build-bar");
     bar.max = Math.max(total ?? 0, built, 1);
     bar.value = built;
-    const rest = isKnown(lag) ? `; paused: the secondaries of the source are ${twoUnits(lag)} behind` : isKnown(left) ? `, about ${twoUnits(left)} left` : "";
+    const rest = paused ? "; paused" : isKnown(lag) ? `; paused: the secondaries of the source are ${twoUnits(lag)} behind` : isKnown(left) ? `, about ${twoUnits(left)} left` : "";
     setText("build-note", `${grouped(built)} of about ${plural(total ?? built, "aggregate")}${isKnown(events) ? `, ${plural(events, "event")}` : ""}${rest}`);
   }
+  const pause = byId("pause-build");
+  pause.hidden = !operator || (!building && !paused);
+  setText(pause, paused ? "Resume the build" : "Pause the build").value = paused ? "resume" : "pause";
   setText("request-note", generation.request ? generation.request : "");
   byId("cancel-change").hidden = !operator || (generation.stage === "active" && !generation.request);
   byId("cancel-change").disabled = generation.stage === "switching";

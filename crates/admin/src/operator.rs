@@ -37,6 +37,12 @@ pub trait OperatorActions: Send + Sync + 'static {
     /// Stops the change of read models that is in progress.
     fn cancel_change(&self) -> ActionFuture<'_, ActionDone>;
 
+    /// Stops the build of read models where it is.
+    fn pause_build(&self) -> ActionFuture<'_, ActionDone>;
+
+    /// Continues a paused build.
+    fn resume_build(&self) -> ActionFuture<'_, ActionDone>;
+
     /// Compares a sample of a read model with the source.
     fn verify(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone>;
 

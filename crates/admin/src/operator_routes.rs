@@ -31,6 +31,8 @@ pub(crate) enum OperatorRoute {
     Rebuild,
     RollBack,
     CancelChange,
+    PauseBuild,
+    ResumeBuild,
     Verify,
 }
 
@@ -45,6 +47,8 @@ impl OperatorRoute {
             "/api/read-models/rebuild" => Self::Rebuild,
             "/api/read-models/rollback" => Self::RollBack,
             "/api/read-models/cancel" => Self::CancelChange,
+            "/api/read-models/build/pause" => Self::PauseBuild,
+            "/api/read-models/build/resume" => Self::ResumeBuild,
             "/api/read-models/verify" => Self::Verify,
             _ => return None,
         })
@@ -78,6 +82,8 @@ impl OperatorRoute {
             (Self::ListParked | Self::WaitApplied, _) => response::allow_get_only(),
             (_, method) if method != Method::POST => response::allow_post_only(),
             (Self::StepDown, _) => respond_with(actions.step_down().await),
+            (Self::PauseBuild, _) => respond_with(actions.pause_build().await),
+            (Self::ResumeBuild, _) => respond_with(actions.resume_build().await),
             (Self::CancelChange, _) => respond_with(actions.cancel_change().await),
             (Self::Rebuild | Self::RollBack | Self::Verify, _) => {
                 let selector = match read_selector(request, READ_MODEL_EXAMPLE).await {

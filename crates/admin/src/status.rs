@@ -267,6 +267,9 @@ pub struct GenerationStatus {
     /// Set while a build pauses because the majority of the source's members is so far behind the primary.
     #[serde(default)]
     pub replication_lag_seconds: Option<f64>,
+    /// An operator has paused the build.
+    #[serde(default)]
+    pub build_paused: bool,
     /// What an operator requested and the leader has not finished.
     #[serde(default)]
     pub request: Option<String>,

@@ -24,6 +24,7 @@ use crate::config::{Config, Secret};
 use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::operator_log::OperatorLog;
 use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
+use crate::pauses::{PauseStore, PauseTarget};
 use crate::step_down_requests::{StepDownRequest, StepDownStore};
 use crate::{aggregate_argument, applied, verification};
 
@@ -40,6 +41,7 @@ struct DashboardActions {
     pod_id: String,
     log: OperatorLog,
     generations: GenerationCommands,
+    pauses: PauseStore,
     config: Arc<Config>,
     /// `None` without a sequence: nobody can name an event.
     applied: Option<AppliedWait>,
@@ -64,6 +66,7 @@ pub(crate) async fn open(
     let by = format!("dashboard of {}", config.pod_id);
     let actions = DashboardActions {
         generations: GenerationCommands::new(GenerationStore::new(coordination, &config.pipeline), by),
+        pauses: PauseStore::new(coordination, &config.pipeline),
         config: Arc::clone(config),
         log: OperatorLog::new(coordination, &config.pipeline),
         applied: AppliedWait::new(config, &source, coordination, &views),
@@ -119,6 +122,14 @@ impl OperatorActions for BlockingDashboardActions {
 
     fn cancel_change(&self) -> ActionFuture<'_, ActionDone> {
         self.run(|actions| async move { actions.cancel_change().await })
+    }
+
+    fn pause_build(&self) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.pause_build().await })
+    }
+
+    fn resume_build(&self) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.resume_build().await })
     }
 
     fn verify(&self, selector: ReadModelSelector) -> ActionFuture<'_, ActionDone> {
@@ -186,8 +197,27 @@ impl DashboardActions {
 
     async fn cancel_change(&self) -> Result<ActionDone, ActionRefusal> {
         self.generations.cancel().await.map_err(|error| conflict(&error))?;
-        self.record("read-model cancel", "the change under way").await;
+        self.record("read-model cancel", "the change in progress").await;
         Ok(ActionDone { done: "requested: the leader stops the change".to_owned() })
+    }
+
+    async fn pause_build(&self) -> Result<ActionDone, ActionRefusal> {
+        let by = format!("dashboard of {}", self.pod_id);
+        let paused = self.pauses.pause(&PauseTarget::Build, &by, None).await;
+        if !paused.map_err(|error| conflict(&error.into()))? {
+            return Err(ActionRefusal::conflict("the build of read models is paused already"));
+        }
+        self.record("pause", &PauseTarget::Build.argument()).await;
+        Ok(ActionDone { done: "paused the build of read models; the present ones go on".to_owned() })
+    }
+
+    async fn resume_build(&self) -> Result<ActionDone, ActionRefusal> {
+        let resumed = self.pauses.resume(&PauseTarget::Build).await;
+        if !resumed.map_err(|error| conflict(&error.into()))? {
+            return Err(ActionRefusal::conflict("the build of read models is not paused"));
+        }
+        self.record("resume", &PauseTarget::Build.argument()).await;
+        Ok(ActionDone { done: "resumed the build of read models".to_owned() })
     }
 
     async fn verify(&self, model: &str) -> Result<ActionDone, ActionRefusal> {

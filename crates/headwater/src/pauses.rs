@@ -1,4 +1,4 @@
-//! What operators have paused: the producer, the consumer, or single read models. Kept in `pauses` of the coordination database, so that it survives
+//! What operators have paused: the producer, the consumer, builds of read models, or single read models. Kept in `pauses` of the coordination database, so that it survives
 //! restarts and takeovers; every pod polls it.
 //!
 //! A record without which nothing is paused: a pod starts no service before it has read them once. A resumed read model keeps its record, as
@@ -25,6 +25,8 @@ const FORMAT: i64 = 1;
 pub(crate) enum PauseTarget {
     Producer,
     Consumer,
+    /// Builds of read models, the present one and later ones.
+    Build,
     ReadModel(String),
 }
 
@@ -50,13 +52,14 @@ impl PauseTarget {
         match self {
             Self::Producer => "producer",
             Self::Consumer => "consumer",
+            Self::Build => "build",
             Self::ReadModel(_) => "read_model",
         }
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
         match self {
-            Self::Producer | Self::Consumer => None,
+            Self::Producer | Self::Consumer | Self::Build => None,
             Self::ReadModel(name) => Some(name),
         }
     }
@@ -64,7 +67,7 @@ impl PauseTarget {
     /// As the command takes it.
     pub(crate) fn argument(&self) -> String {
         match self {
-            Self::Producer | Self::Consumer => self.service().to_owned(),
+            Self::Producer | Self::Consumer | Self::Build => self.service().to_owned(),
             Self::ReadModel(name) => format!("read-model {name}"),
         }
     }
@@ -75,6 +78,7 @@ impl fmt::Display for PauseTarget {
         match self {
             Self::Producer => f.write_str("the producer"),
             Self::Consumer => f.write_str("the consumer"),
+            Self::Build => f.write_str("the build of read models"),
             Self::ReadModel(name) => write!(f, "read model `{name}`"),
         }
     }
@@ -137,7 +141,9 @@ impl PauseStore {
     pub(crate) async fn resume(&self, target: &PauseTarget) -> Result<bool, DriverError> {
         let paused = doc! { "_id": self.id(target), "state": PAUSED };
         Ok(match target {
-            PauseTarget::Producer | PauseTarget::Consumer => self.pauses.delete_one(paused).await?.deleted_count == 1,
+            PauseTarget::Producer | PauseTarget::Consumer | PauseTarget::Build => {
+                self.pauses.delete_one(paused).await?.deleted_count == 1
+            }
             PauseTarget::ReadModel(_) => {
                 let resuming = vec![doc! { "$set": { "state": RESUMING, "at": "$$NOW" } }];
                 self.pauses.update_one(paused, resuming).await?.matched_count == 1
@@ -171,6 +177,7 @@ fn read_pause(document: &Document) -> Option<Pause> {
     let target = match id.get_str("service").ok()? {
         "producer" => PauseTarget::Producer,
         "consumer" => PauseTarget::Consumer,
+        "build" => PauseTarget::Build,
         "read_model" => PauseTarget::ReadModel(id.get_str("name").ok()?.to_owned()),
         _ => return None,
     };

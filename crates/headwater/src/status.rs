@@ -29,6 +29,7 @@ use crate::oplog::OplogWindow;
 use crate::pauses::{Pause, PauseStore};
 use crate::pods::{AnnouncedPod, LastApplied, quantiles};
 pub(crate) use audit::AuditMonitor;
+pub(crate) use read_models::generation_status;
 pub(crate) use subscription::SubscriptionMonitor;
 
 /// The name of the lease in `collected.unavailable`.

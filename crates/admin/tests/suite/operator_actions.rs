@@ -54,6 +54,14 @@ impl OperatorActions for RecordedActions {
         self.record(format!("roll back {}", selector.read_model))
     }
 
+    fn pause_build(&self) -> ActionFuture<'_, ActionDone> {
+        self.record("pause build".into())
+    }
+
+    fn resume_build(&self) -> ActionFuture<'_, ActionDone> {
+        self.record("resume build".into())
+    }
+
     fn cancel_change(&self) -> ActionFuture<'_, ActionDone> {
         self.record("cancel".into())
     }
@@ -93,10 +101,12 @@ fn start_with_token() -> (AdminFixture, Arc<RecordedActions>) {
     (AdminFixture::start_with(Some(operator)), actions)
 }
 
-const ROUTES: [(&str, &str); 9] = [
+const ROUTES: [(&str, &str); 11] = [
     ("POST", "/api/read-models/rebuild"),
     ("POST", "/api/read-models/rollback"),
     ("POST", "/api/read-models/cancel"),
+    ("POST", "/api/read-models/build/pause"),
+    ("POST", "/api/read-models/build/resume"),
     ("POST", "/api/read-models/verify"),
     ("GET", "/api/applied"),
     ("POST", "/api/step-down"),
@@ -175,7 +185,10 @@ async fn with_the_token_each_action_is_done_and_reported() {
     assert_eq!((retried.status, retried.body.contains("retry order-1 in orders")), (200, true));
     let all = r#"{"read_model": "orders", "id": "order-1", "all": true}"#;
     assert_eq!(post("/api/parked/discard", all).await.status, 200);
-    let done = ["step down", "retry order-1 in orders", "discard order-1 in orders, all: true"];
+    assert_eq!(post("/api/read-models/build/pause", "").await.status, 200);
+    assert_eq!(post("/api/read-models/build/resume", "").await.status, 200);
+    let parked = ["retry order-1 in orders", "discard order-1 in orders, all: true"];
+    let done = [&["step down"], &parked[..], &["pause build", "resume build"]].concat();
     assert_eq!(*actions.0.lock().unwrap(), done);
     let list = fixture.send("GET", "/api/parked", &bearer(TOKEN), "").await;
     assert_eq!((list.status, list.body.trim()), (200, "[]"));

@@ -1,4 +1,4 @@
-//! `headwater pause` and `headwater resume`: the producer, the consumer, or one read model.
+//! `headwater pause` and `headwater resume`: the producer, the consumer, builds of read models, or one read model.
 
 use anyhow::bail;
 use clap::Subcommand;
@@ -16,6 +16,7 @@ const PAUSE_EXAMPLES: &str = "\
 Examples:
   headwater pause producer --reason 'topic is being moved'
   headwater pause consumer
+  headwater pause build --reason 'the source is busy'
   headwater pause read-model order_summary --reason 'index build'";
 
 const RESUME_EXAMPLES: &str = "\
@@ -23,10 +24,10 @@ Examples:
   headwater resume producer
   headwater resume read-model order_summary";
 
-/// Pause the producer, the consumer or one read model, on all pods.
+/// Pause the producer, the consumer, builds of read models or one read model, on all pods.
 ///
 /// The pause is stored, so it holds for pods that restart or take over, until `headwater resume`. Pods obey within a second. `headwater status` reports it as a problem.
-/// Nothing is lost: a paused producer continues at its checkpoint (the oplog must still hold it), the events of a paused consumer wait on Service Bus, and those of a paused
+/// Nothing is lost: a paused producer continues at its checkpoint (the oplog must still hold it), the events of a paused consumer wait on Service Bus, a paused build continues where it was, and the events of a paused
 /// read model wait in order in `parked_events`, while the other read models continue.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PAUSE_EXAMPLES)]
@@ -61,6 +62,13 @@ enum PauseCommand {
         #[command(flatten)]
         reason: ReasonArgs,
     },
+    /// Build no read model: a build in progress stops where it is, and a later one waits. The present read models are not concerned
+    Build {
+        #[command(flatten)]
+        config: ConfigArgs,
+        #[command(flatten)]
+        reason: ReasonArgs,
+    },
     /// Leave one read model as it is; its events wait
     ReadModel {
         #[command(flatten)]
@@ -84,6 +92,11 @@ enum ResumeCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
+    /// Continue builds of read models where they were
+    Build {
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
     /// Apply the events of a read model again, the waiting ones first
     ReadModel {
         #[command(flatten)]
@@ -104,6 +117,7 @@ pub(crate) async fn pause(args: PauseArgs) -> anyhow::Result<()> {
     let (config, target, reason) = match args.target {
         PauseCommand::Producer { config, reason } => (config.load()?, PauseTarget::Producer, reason),
         PauseCommand::Consumer { config, reason } => (config.load()?, PauseTarget::Consumer, reason),
+        PauseCommand::Build { config, reason } => (config.load()?, PauseTarget::Build, reason),
         PauseCommand::ReadModel { config, name, reason } => (config.load()?, PauseTarget::ReadModel(name), reason),
     };
     let store = open(&config).await?;
@@ -127,6 +141,7 @@ pub(crate) async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     let (config, target) = match args.target {
         ResumeCommand::Producer { config } => (config.load()?, PauseTarget::Producer),
         ResumeCommand::Consumer { config } => (config.load()?, PauseTarget::Consumer),
+        ResumeCommand::Build { config } => (config.load()?, PauseTarget::Build),
         ResumeCommand::ReadModel { config, name } => (config.load()?, PauseTarget::ReadModel(name)),
     };
     if !open(&config).await?.resume(&target).await? {
@@ -134,7 +149,7 @@ pub(crate) async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     }
     operator_log::record(&config, "resume", &target.argument()).await;
     let more = match target {
-        PauseTarget::Producer | PauseTarget::Consumer => "",
+        PauseTarget::Producer | PauseTarget::Consumer | PauseTarget::Build => "",
         PauseTarget::ReadModel(_) => {
             "; the leader applies the waiting events now, and `headwater status` shows when it is done"
         }

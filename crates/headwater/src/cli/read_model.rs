@@ -8,6 +8,7 @@ pub(crate) mod verify;
 
 use std::time::Duration;
 
+use admin::status::GenerationStatus;
 use anyhow::bail;
 use clap::Subcommand;
 use mongodb::bson::Document;
@@ -22,6 +23,7 @@ use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
 use crate::generations::unbuildable_reason;
 use crate::parked::format_time;
+use crate::status::generation_status;
 use crate::{operator_log, output};
 
 const EXAMPLES: &str = "\
@@ -68,9 +70,14 @@ enum ReadModelCommand {
         /// Events per second; by default as fast as possible
         #[arg(long, value_name = "EVENTS")]
         rate: Option<u32>,
+        /// Build the definition before the last change instead of the present one, like `read-model rollback`
+        #[arg(long)]
+        rollback: bool,
         /// Wait until it is done, with progress
         #[arg(long)]
         wait: bool,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
     },
     /// Build the definition that a read model had before its last change, and switch to it
     Rollback {
@@ -84,7 +91,7 @@ enum ReadModelCommand {
         #[command(flatten)]
         confirm: ConfirmArgs,
     },
-    /// Stop the change that is under way; the present read models stay as they are
+    /// Stop the change that is in progress; the present read models stay as they are
     Cancel {
         #[command(flatten)]
         config: ConfigArgs,
@@ -115,33 +122,26 @@ enum ReadModelCommand {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         ReadModelCommand::List { config, json } => list(&config.load()?, json).await,
-        ReadModelCommand::Rebuild { config, names, rate, wait } => {
+        ReadModelCommand::Rebuild { config, names, rate, rollback: true, wait, confirm } => {
+            roll_back(&config.load()?, &names, rate, wait, &confirm).await
+        }
+        ReadModelCommand::Rebuild { config, names, rate, rollback: false, wait, confirm: _ } => {
             let config = config.load()?;
             let commands = GenerationCommands::open(&config).await?;
             let rate = rate.map(i64::from);
             commands.check(|generation| check_buildable(&config, generation, &names)).await?;
             commands.request(RequestKind::Rebuild, &names, rate, check_rebuild).await?;
-            operator_log::record(&config, "read-model rebuild", &format!("`{}`", names.join("`, `"))).await;
+            operator_log::record(&config, "read-model rebuild", &quoted(&names)).await;
             commands.report(wait, "requested: the leader builds from the source").await
         }
         ReadModelCommand::Rollback { config, name, wait, confirm } => {
-            let config = config.load()?;
-            let commands = GenerationCommands::open(&config).await?;
-            let names = [name];
-            commands.check(|generation| check_rollback(generation, &names)).await?;
-            confirm.require(&format!(
-                "builds the earlier definition of `{}`, and leaves the present configuration aside until it changes",
-                names[0]
-            ))?;
-            commands.request(RequestKind::Rollback, &names, None, check_rollback).await?;
-            operator_log::record(&config, "read-model rollback", &format!("`{}`", names[0])).await;
-            commands.report(wait, "requested: the leader builds the earlier definition").await
+            roll_back(&config.load()?, &[name], None, wait, &confirm).await
         }
         ReadModelCommand::Cancel { config } => {
             let config = config.load()?;
             let commands = GenerationCommands::open(&config).await?;
             commands.cancel().await?;
-            operator_log::record(&config, "read-model cancel", "the change under way").await;
+            operator_log::record(&config, "read-model cancel", "the change in progress").await;
             commands.report(false, "requested: the leader stops the change").await
         }
         ReadModelCommand::Accept { config, name, confirm } => accept(&config.load()?, name, &confirm).await,
@@ -150,6 +150,28 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ReadModelCommand::Preview(args) => preview::run(args).await,
         ReadModelCommand::Drop { config, name, confirm } => drop_model(&config.load()?, &name, &confirm).await,
     }
+}
+
+async fn roll_back(
+    config: &Config,
+    names: &[String],
+    rate: Option<u32>,
+    wait: bool,
+    confirm: &ConfirmArgs,
+) -> anyhow::Result<()> {
+    let commands = GenerationCommands::open(config).await?;
+    commands.check(|generation| check_rollback(generation, names)).await?;
+    confirm.require(&format!(
+        "builds the earlier definition of {}, and leaves the present configuration aside until it changes",
+        quoted(names)
+    ))?;
+    commands.request(RequestKind::Rollback, names, rate.map(i64::from), check_rollback).await?;
+    operator_log::record(config, "read-model rollback", &quoted(names)).await;
+    commands.report(wait, "requested: the leader builds the earlier definition").await
+}
+
+fn quoted(names: &[String]) -> String {
+    format!("`{}`", names.join("`, `"))
 }
 
 async fn list(config: &Config, json: bool) -> anyhow::Result<()> {
@@ -170,7 +192,7 @@ async fn list(config: &Config, json: bool) -> anyhow::Result<()> {
     output::print_line(render_table(&["read model", "state", "since"], &rows).trim_end())?;
     output::print_line(format_args!("generation {}, {}", generation.number, generation.stage.code()))?;
     if generation.stage == GenerationStage::Building {
-        output::print_line(progress(&generation.build))?;
+        output::print_line(progress(&generation))?;
     }
     if let Some(problem) = &generation.problem {
         output::print_line(format_args!("problem: {problem}"))?;
@@ -196,7 +218,9 @@ fn to_json(generation: &Generation) -> Json {
             "aggregates": figure("aggregates"), "total": figure("total"), "events": figure("events"),
             "parked": figure("parked"), "missing": figure("missing"),
             "seconds": generation.build.get_f64("seconds").ok(),
+            "seconds_left": generation_status(generation).seconds_left,
             "replication_lag_seconds": generation.build.get_f64("replicationLag").ok(),
+            "paused": generation.build.get_bool("paused").unwrap_or(false),
         })),
         "read_models": models.collect::<Vec<_>>(),
     })
@@ -210,23 +234,25 @@ fn to_row(generation: &Generation, name: &str, state: VersionState) -> [String; 
     }
 }
 
-fn progress(build: &Document) -> String {
+fn progress(generation: &Generation) -> String {
+    let build = &generation.build;
     let figure = |field: &str| build.get_i64(field).unwrap_or(0);
     let (aggregates, total, events) = (figure("aggregates"), figure("total"), figure("events"));
     let seconds = build.get_f64("seconds").unwrap_or(0.0);
-    // The pod that builds now may have taken it up in the middle.
-    let built = aggregates - figure("builtBefore");
-    let left = (total > aggregates && built > 0 && seconds > 0.0)
-        .then(|| seconds / built as f64 * (total - aggregates) as f64);
-    let left = left.map_or_else(String::new, |left| format!(", about {left:.0} s left"));
+    let status = generation_status(generation);
+    let left = status.seconds_left.map_or_else(String::new, |left| format!(", about {left:.0} s left"));
     let rate = if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
-    let paused = build.get_f64("replicationLag").ok().map_or_else(String::new, replication_pause);
+    let paused = build_pause(&status);
     format!("built {aggregates} of about {total} aggregates, {events} events, {rate:.0} events/s{left}{paused}")
 }
 
-/// Why a build does not go on for now.
-pub(crate) fn replication_pause(lag: f64) -> String {
-    format!("; paused: the secondaries of the source are {lag:.0} s behind")
+/// Why a build does not go on for now; empty if it does.
+pub(crate) fn build_pause(generation: &GenerationStatus) -> String {
+    match generation.replication_lag_seconds {
+        _ if generation.build_paused => "; paused: `headwater resume build` continues it".to_owned(),
+        Some(lag) => format!("; paused: the secondaries of the source are {lag:.0} s behind"),
+        None => String::new(),
+    }
 }
 
 /// The generation of one pipeline, for commands and for the dashboard.
@@ -286,6 +312,10 @@ impl GenerationCommands {
     ) -> anyhow::Result<()> {
         self.change(|generation| {
             check(generation, names)?;
+            if generation.stage == GenerationStage::Active {
+                // Of an earlier attempt: the leader finds out anew.
+                generation.problem = None;
+            }
             generation.request = Some(ChangeRequest { kind, models: names.to_vec(), rate, by: self.by.clone() });
             Ok(())
         })
@@ -320,7 +350,7 @@ impl GenerationCommands {
                 output::print_line(format_args!("done: generation {} is active", generation.number))?;
                 return Ok(());
             }
-            let line = progress(&generation.build);
+            let line = progress(&generation);
             if generation.stage == GenerationStage::Building && line != shown {
                 output::print_line(&line)?;
                 shown = line;
@@ -337,7 +367,7 @@ fn check_idle(generation: &Generation) -> Result<(), String> {
             Err(format!("`{}` was requested by {} and waits for the leader", request.kind.code(), request.by))
         }
         (_, stage) => Err(format!(
-            "a change is under way ({}); wait for it, or stop it with `headwater read-model cancel`",
+            "a change is in progress ({}); wait for it, or stop it with `headwater read-model cancel`",
             stage.code()
         )),
     }
@@ -373,13 +403,15 @@ fn check_buildable(config: &Config, generation: &Generation, names: &[String]) -
 
 fn check_rollback(generation: &Generation, names: &[String]) -> Result<(), String> {
     check_idle(generation)?;
-    check_known(generation.previous.keys(), names)
-        .map_err(|_| format!("`{}` has no earlier definition to go back to", names.first().map_or("", String::as_str)))
+    match names.iter().find(|name| !generation.previous.contains_key(*name)) {
+        Some(name) => Err(format!("`{name}` has no earlier definition to go back to")),
+        None => Ok(()),
+    }
 }
 
 fn check_cancel(generation: &Generation, _: &[String]) -> Result<(), String> {
     match (generation.stage, &generation.request) {
-        (GenerationStage::Active, None) => Err("no change is under way".to_owned()),
+        (GenerationStage::Active, None) => Err("no change is in progress".to_owned()),
         (GenerationStage::Switching, _) => {
             Err("the switch has begun; it takes a moment, then go back with `headwater read-model rollback`".to_owned())
         }

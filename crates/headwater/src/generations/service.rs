@@ -8,7 +8,7 @@ use mongodb::Database;
 use mongodb::bson::doc;
 use pipeline::erasure::{self, ErasureStore};
 use pipeline::generation::{
-    self, BuildDependencies, BuildOptions, BuildProgressReport, BuildTotals, Builder, Error, Generation,
+    self, BuildDependencies, BuildOptions, BuildPause, BuildProgressReport, BuildTotals, Builder, Error, Generation,
     GenerationStage, GenerationStore, IncompleteReason, RequestKind,
 };
 use pipeline::source::SourceKind;
@@ -21,13 +21,14 @@ use tokio_util::sync::CancellationToken;
 use super::change::{ChangeStep, decide_change};
 use super::proposal::{ModelProposal, load_or_create};
 use crate::config::OnModelChange;
+use crate::pauses::{PauseStore, PauseTarget};
 use crate::pods::{Agreement, PodRegistry};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// While transactions wait for a switch.
 const SWITCH_POLL: Duration = Duration::from_millis(50);
-/// A switch takes a moment; a leader that needs longer may be gone.
-const SWITCH_TAKEOVER: Duration = Duration::from_secs(1);
+/// A switch takes some ten milliseconds; a leader that needs much longer may be gone, and transactions of all pods wait for it.
+const SWITCH_TAKEOVER: Duration = Duration::from_millis(300);
 /// MongoDB elects a primary within seconds.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -355,7 +356,12 @@ impl GenerationService {
         let builder = Builder::new(self.build.clone(), generation).await?;
         let request = generation.request.as_ref();
         let rate = request.and_then(|request| u32::try_from(request.rate?).ok());
-        let report = StoredProgress { store: self.store.clone(), number: generation.number, started: Instant::now() };
+        let report = StoredProgress {
+            store: self.store.clone(),
+            pauses: PauseStore::new(&self.build.coordination, self.store.pipeline()),
+            number: generation.number,
+            started: Instant::now(),
+        };
         let accepted = request.is_some_and(|request| request.kind == RequestKind::Accept);
         let (views, pipeline, building) = (self.views().clone(), self.store.pipeline().to_owned(), generation.clone());
         let cancel = CancellationToken::new();
@@ -381,6 +387,7 @@ impl GenerationService {
 /// Stores the progress of a build, for `status` and `read-model list`.
 struct StoredProgress {
     store: GenerationStore,
+    pauses: PauseStore,
     number: u64,
     started: Instant,
 }
@@ -388,12 +395,22 @@ struct StoredProgress {
 impl BuildProgressReport for StoredProgress {
     async fn report(&self, totals: &BuildTotals) -> Result<(), Error> {
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let lag = match totals.pause {
+            Some(BuildPause::ReplicationLag(lag)) => Some(lag.as_secs_f64()),
+            Some(BuildPause::Operator) | None => None,
+        };
         let progress = doc! {
             "aggregates": count(totals.aggregates), "builtBefore": count(totals.built_before), "total": count(totals.total), "events": count(totals.events),
             "parked": count(totals.parked), "missing": count(totals.missing_count),
-            "seconds": self.started.elapsed().as_secs_f64(), "replicationLag": totals.replication_lag.map(|lag| lag.as_secs_f64()),
+            "seconds": self.started.elapsed().as_secs_f64(), "replicationLag": lag,
+            "paused": totals.pause == Some(BuildPause::Operator),
         };
         self.store.save_build(self.number, progress).await
+    }
+
+    async fn is_paused(&self) -> Result<bool, Error> {
+        let failed = |source| Error::Store { action: "read the pauses", source };
+        Ok(self.pauses.load().await.map_err(failed)?.is_paused(&PauseTarget::Build))
     }
 }
 

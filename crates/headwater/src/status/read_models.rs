@@ -70,7 +70,7 @@ fn incomplete_in(generation: &Generation, name: &str) -> Option<IncompleteReadMo
     Some(IncompleteReadModel { reason: reason.to_string(), since: to_wall_time(since) })
 }
 
-pub(super) fn generation_status(generation: &Generation) -> GenerationStatus {
+pub(crate) fn generation_status(generation: &Generation) -> GenerationStatus {
     let is_building = generation.stage == GenerationStage::Building;
     let figure = |field: &str| read_count(&generation.build, field).filter(|_| is_building);
     let (built, total) = (figure("aggregates"), figure("total"));
@@ -84,6 +84,7 @@ pub(super) fn generation_status(generation: &Generation) -> GenerationStatus {
         built_events: figure("events"),
         seconds_left: seconds_left(figure("builtBefore").unwrap_or(0), built, total, seconds),
         replication_lag_seconds: generation.build.get_f64("replicationLag").ok().filter(|_| is_building),
+        build_paused: is_building && generation.build.get_bool("paused").unwrap_or(false),
         request: generation.request.as_ref().map(describe_request),
     }
 }

@@ -7,13 +7,13 @@ use testkit::wait::wait_for;
 
 use crate::fixture::{CliFixture, SOON};
 
-const TOTALS: &str = "totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } }";
+pub(crate) const TOTALS: &str = "totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } }";
 const COUNTS: &str = "counts: { when: { Added: { $inc: { events: 1 } } } }";
 /// By something other than the aggregate.
 const CUSTOMERS: &str =
     "customers: { key: $$event.payload.customer, when: { Added: { $inc: { spent: $$event.payload.amount } } } }";
 
-async fn configure(fixture: &CliFixture, models: &[&str]) {
+pub(crate) async fn configure(fixture: &CliFixture, models: &[&str]) {
     let shared = testkit::mongo::shared().await.unwrap();
     let models = models.join(", ");
     let models =
@@ -44,7 +44,7 @@ fn number(document: &Document, field: &str) -> Option<i64> {
 }
 
 /// Waits until the document has this value.
-async fn wait_for_value(fixture: &CliFixture, model: &str, id: &str, field: &str, value: i64) {
+pub(crate) async fn wait_for_value(fixture: &CliFixture, model: &str, id: &str, field: &str, value: i64) {
     let documents = fixture.views.collection::<Document>(model);
     wait_for(&format!("`{model}` to have {field} {value}"), SOON, async || {
         let found = documents.find_one(doc! { "_id": id }).await.unwrap();
@@ -54,12 +54,12 @@ async fn wait_for_value(fixture: &CliFixture, model: &str, id: &str, field: &str
     .await;
 }
 
-async fn read_models(fixture: &CliFixture) -> Value {
+pub(crate) async fn read_models(fixture: &CliFixture) -> Value {
     fixture.run(&["read-model", "list", "--json"]).await.json()
 }
 
-/// Waits until no change is under way and the read models have these states.
-async fn wait_for_states(fixture: &CliFixture, expected: &[(&str, &str)]) -> Value {
+/// Waits until no change is in progress and the read models have these states.
+pub(crate) async fn wait_for_states(fixture: &CliFixture, expected: &[(&str, &str)]) -> Value {
     wait_for("the states of the read models", SOON, async || {
         let list = read_models(fixture).await;
         let models = list["read_models"].as_array().cloned().unwrap_or_default();
@@ -85,7 +85,7 @@ async fn incomplete(fixture: &CliFixture) -> Vec<(String, String)> {
     models
 }
 
-async fn stop(pod: Process) {
+pub(crate) async fn stop(pod: Process) {
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }
@@ -152,6 +152,7 @@ async fn a_removed_read_model_stays_until_it_is_dropped() {
     let refused = fixture.run(&["read-model", "drop", "counts"]).await.failure();
     assert!(refused.contains("--yes"), "{refused}");
     fixture.run(&["read-model", "drop", "counts", "--yes"]).await.success();
+    assert_eq!(fixture.history().await[0], "read-model drop");
     wait_for_states(&fixture, &[("totals", "complete")]).await;
     let left = fixture.views.list_collection_names().await.unwrap();
     assert!(!left.contains(&"counts".to_owned()), "{left:?}");
@@ -177,14 +178,25 @@ async fn a_read_model_is_rebuilt_and_rolled_back_on_request() {
     wait_for_value(&fixture, "totals", "order-2", "total", 40).await;
     wait_for_value(&fixture, "totals", "order-3", "total", 40).await;
     let none = fixture.run(&["read-model", "cancel"]).await.failure();
-    assert!(none.contains("no change is under way"), "{none}");
+    assert!(none.contains("no change is in progress"), "{none}");
     stop(pod).await;
 
     configure(&fixture, &[&TOTALS.replace("$inc", "$max"), COUNTS]).await;
     let pod = fixture.start_pod("pod-0");
     wait_for_value(&fixture, "totals", "order-1", "total", 10).await;
+    let refused = fixture.run(&["read-model", "rebuild", "counts", "--rollback", "--yes"]).await.failure();
+    assert!(refused.contains("`counts` has no earlier definition"), "{refused}");
+    let refused = fixture.run(&["read-model", "rebuild", "totals", "--rollback"]).await.failure();
+    assert!(refused.contains("--yes"), "{refused}");
+    fixture.run(&["read-model", "rebuild", "totals", "--rollback", "--yes", "--wait"]).await.success();
+    wait_for_value(&fixture, "totals", "order-1", "total", 40).await;
+    // And forward again, to the definition of the configuration.
+    fixture.run(&["read-model", "rollback", "totals", "--yes", "--wait"]).await.success();
+    wait_for_value(&fixture, "totals", "order-1", "total", 10).await;
     fixture.run(&["read-model", "rollback", "totals", "--yes", "--wait"]).await.success();
     wait_for_value(&fixture, "totals", "order-1", "total", 40).await;
+    let [back, build] = ["read-model rollback", "read-model rebuild"];
+    assert_eq!(fixture.history().await, [back, back, back, build, "topology apply"]);
     fixture.insert("order-1", 5, "Added", doc! { "amount": 2, "customer": "ann" }).await;
     wait_for_value(&fixture, "totals", "order-1", "total", 42).await;
     wait_for_value(&fixture, "counts", "order-1", "events", 5).await;
@@ -221,6 +233,7 @@ async fn without_a_sequence_a_new_read_model_is_incomplete() {
     let refused = fixture.run(&["read-model", "accept", "counts"]).await.failure();
     assert!(refused.contains("--yes"), "{refused}");
     fixture.run(&["read-model", "accept", "counts", "--yes"]).await.success();
+    assert_eq!(fixture.history().await[0], "read-model accept");
     assert_eq!(incomplete(&fixture).await, [changed]);
     let unknown = fixture.run(&["read-model", "accept", "count", "--yes"]).await.failure();
     assert!(unknown.contains("there is no read model"), "{unknown}");
@@ -312,8 +325,9 @@ async fn a_change_waits_for_a_request_is_slowed_down_and_cancelled() {
     .await;
     assert!(building["build"]["aggregates"].as_i64().is_some_and(|built| built < 30), "one event a second: {building}");
     let second = fixture.run(&["read-model", "rebuild", "totals"]).await.failure();
-    assert!(second.contains("a change is under way (building)"), "{second}");
+    assert!(second.contains("a change is in progress (building)"), "{second}");
     fixture.run(&["read-model", "cancel"]).await.success();
+    assert_eq!(fixture.history().await[..2], ["read-model cancel", "read-model rebuild"]);
     let after = wait_for_states(&fixture, &[("totals", "complete")]).await;
     assert!(after["generation"].as_i64().is_some_and(|number| number > 2), "{after}");
     wait_for("the collection of the build to be dropped", SOON, async || {

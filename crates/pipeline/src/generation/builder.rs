@@ -34,7 +34,7 @@ const PAGE_CURSORS: i64 = 5_000;
 /// Events per transaction, about, if each has a statement.
 const GROUP_EVENTS: i64 = 1_000;
 /// If they are folded into one document for each aggregate: then a transaction writes few documents.
-const FOLDED_GROUP_EVENTS: i64 = 10_000;
+const FOLDED_GROUP_EVENTS: i64 = 5_000;
 /// An aggregate with more events is built page by page: the server may have to apply each of them.
 const LONG_AGGREGATE_EVENTS: i64 = 5_000;
 /// Aggregates per transaction; of a source of documents fewer, as each is a whole document.
@@ -94,13 +94,27 @@ pub struct BuildTotals {
     /// Aggregates whose earlier events the source does not have, or not all of them.
     pub missing: Vec<AggregateId>,
     pub missing_count: u64,
-    /// Set while the build pauses: how far the majority of the source's members is behind its primary.
-    pub replication_lag: Option<Duration>,
+    /// Why the build waits, if it does.
+    pub pause: Option<BuildPause>,
+}
+
+/// Why a build waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuildPause {
+    /// An operator has paused it.
+    Operator,
+    /// The majority of the source's members is so far behind its primary.
+    ReplicationLag(Duration),
 }
 
 /// Receives the totals about once a second. An error ends the build.
 pub trait BuildProgressReport: Send + Sync {
     fn report(&self, totals: &BuildTotals) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Whether an operator has paused builds.
+    fn is_paused(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+        std::future::ready(Ok(false))
+    }
 }
 
 /// Builds one generation.
@@ -251,7 +265,7 @@ impl BuildRun {
         steps.spawn(Arc::clone(self).read_page(None));
         let (mut waiting, mut running, mut seen, mut next_page) = (VecDeque::new(), 0, 0, None);
         let mut reported = Instant::now();
-        self.wait_for_replication(report).await?;
+        self.wait_while_paused(report).await?;
         while let Some(step) = steps.join_next().await {
             match step.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))? {
                 BuildStep::Page(page) => {
@@ -267,7 +281,7 @@ impl BuildRun {
             }
             if reported.elapsed() >= PROGRESS_INTERVAL {
                 report.report(&self.totals()).await?;
-                self.wait_for_replication(report).await?;
+                self.wait_while_paused(report).await?;
                 reported = Instant::now();
             }
             while running < CONCURRENT_GROUPS
@@ -304,24 +318,33 @@ impl BuildRun {
         totals.missing.extend(group.missing.into_iter().take(room));
     }
 
-    /// A build reads much from the source. It pauses while secondaries cannot follow the primary.
-    async fn wait_for_replication(&self, report: &impl BuildProgressReport) -> Result<(), Error> {
-        let admin = self.builder.dependencies.server.database("admin");
-        let mut is_paused = false;
+    /// Waits while an operator has paused builds, and while secondaries of the source cannot follow the primary: a build reads much.
+    async fn wait_while_paused(&self, report: &impl BuildProgressReport) -> Result<(), Error> {
+        let mut paused = None;
         loop {
-            // A mongos does not say; without an answer there is nothing to wait for.
-            let lag = admin.run_command(doc! { "hello": 1 }).await.ok().and_then(|hello| replication_lag(&hello));
-            let lag = lag.filter(|lag| *lag > self.options.max_replication_lag);
-            if lag.is_some() || is_paused {
-                report.report(&BuildTotals { replication_lag: lag, ..self.totals() }).await?;
+            let pause = match report.is_paused().await? {
+                true => Some(BuildPause::Operator),
+                false => self.excessive_lag().await.map(BuildPause::ReplicationLag),
+            };
+            if pause.is_some() || paused.is_some() {
+                report.report(&BuildTotals { pause, ..self.totals() }).await?;
             }
-            let Some(lag) = lag else { return Ok(()) };
-            if !is_paused {
-                tracing::warn!(?lag, "build paused: the secondaries of the source are behind");
+            if let Some(pause) = pause.filter(|_| paused.is_none()) {
+                tracing::warn!(reason = ?pause, "build paused");
             }
-            is_paused = true;
+            if pause.is_none() {
+                return Ok(());
+            }
+            paused = pause;
             sleep(PROGRESS_INTERVAL).await;
         }
+    }
+
+    /// `None` if the majority of the members is close enough, or nobody says: a mongos does not.
+    async fn excessive_lag(&self) -> Option<Duration> {
+        let admin = self.builder.dependencies.server.database("admin");
+        let hello = admin.run_command(doc! { "hello": 1 }).await.ok()?;
+        replication_lag(&hello).filter(|lag| *lag > self.options.max_replication_lag)
     }
 
     /// Small groups make an even rate.

@@ -20,7 +20,7 @@ mod fence;
 mod store;
 mod switch;
 
-pub use builder::{BuildDependencies, BuildOptions, BuildProgressReport, BuildTotals, Builder};
+pub use builder::{BuildDependencies, BuildOptions, BuildPause, BuildProgressReport, BuildTotals, Builder};
 pub use document::{
     ChangeRequest, Generation, GenerationStage, IncompleteReason, ModelVersion, RequestKind, VersionState,
 };

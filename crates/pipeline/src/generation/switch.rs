@@ -106,7 +106,7 @@ async fn rename(views: &Database, from: &str, to: &str) -> Result<(), Error> {
     }
 }
 
-/// Drops the collections of builds that were cancelled. `active`: no build is under way.
+/// Drops the collections of builds that were cancelled. `active`: no build is in progress.
 pub async fn drop_builds(views: &Database, active: &Generation) -> Result<(), Error> {
     let failed = store_error("list the collections of cancelled builds");
     let names = views.list_collection_names().filter(doc! { "name": { "$regex": format!("^{BUILD_PREFIX}") } });

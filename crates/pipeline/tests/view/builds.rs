@@ -8,7 +8,7 @@ use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Client, IndexModel};
 use pipeline::event::Namespace;
 use pipeline::generation::{
-    BuildOptions, BuildProgressReport, BuildTotals, Error, Generation, GenerationStage, ModelVersion,
+    BuildOptions, BuildPause, BuildProgressReport, BuildTotals, Error, Generation, GenerationStage, ModelVersion,
     create_unique_indexes,
 };
 use pipeline::source::SourceConfig;
@@ -218,8 +218,9 @@ async fn a_build_waits_for_the_secondaries_of_the_source() {
     let run = builder.run(options, &report);
     let watch = async {
         wait_for("the build to say that it waits", SOON, async || {
-            let lag = report.0.lock().unwrap().replication_lag;
-            if lag.is_some_and(|lag| lag > Duration::from_secs(2)) { Ok(()) } else { Err(lag) }
+            let pause = report.0.lock().unwrap().pause;
+            let lags = |pause| matches!(pause, BuildPause::ReplicationLag(lag) if lag > Duration::from_secs(2));
+            if pause.is_some_and(lags) { Ok(()) } else { Err(pause) }
         })
         .await;
         assert_eq!(built(&fixture, &building, "orders").await, Vec::<Document>::new(), "it builds nothing meanwhile");
@@ -227,7 +228,7 @@ async fn a_build_waits_for_the_secondaries_of_the_source() {
     };
     let (totals, ()) = tokio::join!(run, watch);
     assert_eq!(totals.unwrap().events, 20);
-    assert_eq!(report.0.lock().unwrap().replication_lag, None, "it goes on");
+    assert_eq!(report.0.lock().unwrap().pause, None, "it goes on");
     let (orders, _) = fold(&events);
     assert_eq!(plain(built(&fixture, &building, "orders").await), plain(orders));
 }

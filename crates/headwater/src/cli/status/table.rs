@@ -8,7 +8,7 @@ use admin::status::{
     TermStatus, VerificationStatus,
 };
 
-use crate::cli::read_model::replication_pause;
+use crate::cli::read_model::build_pause;
 use crate::cli::table::{plural, render_table};
 
 /// Shown for a value that could not be read.
@@ -74,7 +74,7 @@ fn generation_text(generation: &GenerationStatus) -> String {
     let GenerationStatus { number, stage, .. } = generation;
     match (generation.built_aggregates, generation.total_aggregates) {
         (Some(built), Some(total)) => {
-            let paused = generation.replication_lag_seconds.map_or_else(String::new, replication_pause);
+            let paused = build_pause(generation);
             format!("generation {number}, {stage}: {built} of about {total} aggregates{paused}")
         }
         _ => format!("generation {number}, {stage}"),
