@@ -1,0 +1,59 @@
+//! An event whose handling ends the process. Service Bus does not count a delivery to a pod that dies, so every pod would get it again and again.
+
+use std::collections::BTreeSet;
+
+use mongodb::bson::{Document, doc};
+use pipeline::failpoints::FATAL_EVENT_VARIABLE;
+use testkit::cluster::{MongoTopology, TestClusterConfig};
+use testkit::wait::wait_for;
+
+use crate::fixture::{PodFixture, SOON, cluster_config};
+
+const READ_MODELS: &str =
+    "read_models: { orders: { when: { Placed: { $inc: { placed: 1 } }, Fatal: { $set: { fatal: true } } } } }\n";
+const PODS: usize = 3;
+/// The first delivery to each pod, one attempt with a mark that many messages share, three with a mark of its own.
+const MAX_CRASHES: usize = PODS + 1 + 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_ends_every_pod_is_parked_alone() {
+    let mut fixture = PodFixture::start(TestClusterConfig {
+        pods: PODS,
+        extra_yaml: READ_MODELS.into(),
+        environment: vec![(FATAL_EVENT_VARIABLE.into(), "Fatal".into())],
+        ..cluster_config(MongoTopology::Shared)
+    })
+    .await;
+    let innocent: BTreeSet<String> = (0..20).map(|order| format!("order-{order}")).collect();
+    for version in 1..=3 {
+        fixture.insert_type(if version == 2 { "Fatal" } else { "Placed" }, "fatal", version).await;
+        for order in &innocent {
+            fixture.insert(order, version).await;
+        }
+    }
+
+    let views = fixture.0.mongo().client().database(&fixture.views_database());
+    let cluster = &mut fixture.0;
+    wait_for("the event to be parked, and the others applied", SOON, async || {
+        // As Kubernetes does.
+        cluster.restart_exited_pods().unwrap();
+        let crashes = cluster.unexpected_exits().len();
+        assert!(crashes <= MAX_CRASHES, "{crashes} crashes");
+        let parked = views.collection::<Document>("parked_events").count_documents(doc! {}).await.unwrap();
+        let orders = views.collection::<Document>("orders");
+        let applied = orders.count_documents(doc! { "placed": 3 }).await.unwrap();
+        if (parked, applied) == (2, 20) {
+            Ok(())
+        } else {
+            Err(format!("{crashes} crashes, {parked} parked, {applied} applied"))
+        }
+    })
+    .await;
+    let cursors = views.collection::<Document>("_headwater_cursors");
+    let parked = cursors.find_one(doc! { "parked.orders": { "$exists": true } }).await.unwrap().expect("one is parked");
+    assert_eq!(parked.get_document("_id").unwrap().get_str("aggregate"), Ok("fatal"), "{parked}");
+    assert_eq!(cursors.count_documents(doc! { "parked.orders": { "$exists": true } }).await.unwrap(), 1);
+    assert!(cluster.unexpected_exits().len() > PODS, "the marks were needed");
+    cluster.stop_pods().await;
+    views.drop().await.unwrap();
+}
