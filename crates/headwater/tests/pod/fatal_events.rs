@@ -13,8 +13,14 @@ use crate::fixture::{PodFixture, SOON, cluster_config};
 const READ_MODELS: &str =
     "read_models: { orders: { when: { Placed: { $inc: { placed: 1 } }, Fatal: { $set: { fatal: true } } } } }\n";
 const PODS: usize = 3;
+/// The sequence of the fatal event.
+const FATAL: i64 = 9;
 /// The first delivery to each pod, one attempt with a mark that many messages share, three with a mark of its own.
 const MAX_CRASHES: usize = PODS + 1 + 3;
+
+fn event(kind: &str, aggregate: &str, version: i64) -> Document {
+    doc! { "aggregateId": aggregate, "version": version, "type": kind }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_ends_every_pod_is_parked_alone() {
@@ -26,12 +32,11 @@ async fn an_event_that_ends_every_pod_is_parked_alone() {
     })
     .await;
     let innocent: BTreeSet<String> = (0..20).map(|order| format!("order-{order}")).collect();
-    for version in 1..=3 {
-        fixture.insert_type(if version == 2 { "Fatal" } else { "Placed" }, "fatal", version).await;
-        for order in &innocent {
-            fixture.insert(order, version).await;
-        }
-    }
+    // Several events before the fatal one: each gets a mark of its own, and costs no crash.
+    let before: Vec<Document> = (1..FATAL).map(|version| event("Placed", "fatal", version)).collect();
+    let after = [event("Fatal", "fatal", FATAL), event("Placed", "fatal", FATAL + 1)];
+    let others = (1..=3).flat_map(|version| innocent.iter().map(move |order| event("Placed", order, version)));
+    fixture.0.events().insert_many(before.into_iter().chain(after).chain(others)).await.unwrap();
 
     let views = fixture.0.mongo().client().database(&fixture.views_database());
     let cluster = Mutex::new(&mut fixture.0);
@@ -54,6 +59,8 @@ async fn an_event_that_ends_every_pod_is_parked_alone() {
     let cursors = views.collection::<Document>("_headwater_cursors");
     let parked = cursors.find_one(doc! { "parked.orders": { "$exists": true } }).await.unwrap().expect("one is parked");
     assert_eq!(parked.get_document("_id").unwrap().get_str("aggregate").unwrap(), "fatal", "{parked}");
+    let order = views.collection::<Document>("orders").find_one(doc! { "_id": "fatal" }).await.unwrap().unwrap();
+    assert_eq!(order.get_i32("placed").unwrap(), FATAL as i32 - 1, "{order}");
     assert_eq!(cursors.count_documents(doc! { "parked.orders": { "$exists": true } }).await.unwrap(), 1);
     let cluster = cluster.into_inner();
     assert!(cluster.unexpected_exits().len() > PODS, "the marks were needed");

@@ -121,7 +121,9 @@ impl SessionAcceptor {
     /// Returns after `stop`, once every session has settled its applied messages and is closed, or after `drain_within`.
     pub async fn run(self, stop: CancellationToken) {
         let marks = &self.context.marks;
-        marks.begin_run().await;
+        if stop.run_until_cancelled(marks.begin_run()).await.is_none() {
+            return;
+        }
         let sessions_ended = CancellationToken::new();
         let consume = async {
             let mut all_drained = true;

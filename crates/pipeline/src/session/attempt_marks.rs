@@ -11,18 +11,19 @@
 //!
 //! A mark of a run that lives, or that ended by a stop, blames nobody: only the lock was lost.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use mongo_error::DriverError;
 use serde::{Deserialize, Serialize};
 use servicebus::{ReceivedMessage, SessionHandle};
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
-use tokio::time::Instant;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::pod_runs::PodRuns;
+use super::pod_runs::{MIN_CAUTION, PodRuns};
 use crate::error_chain::error_chain;
 
 /// Earlier deliveries from which on a message is handled with a mark.
@@ -30,6 +31,10 @@ const MARK_AT_DELIVERY: u32 = 3;
 /// Attempts of one message, with a mark of its own, that may end with the pod.
 const MAX_ATTEMPTS: u32 = 3;
 const FORMAT: u32 = 2;
+/// A session does not wait longer for another marked attempt of the pod; it is accepted again later.
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(30);
+/// Other attempts wait meanwhile.
+const MAX_CLEAR_TIME: Duration = Duration::from_secs(5);
 
 /// The session state during an attempt: bus sequence numbers, both included.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,10 +59,6 @@ pub(super) enum AttemptAction {
 /// The marks of all sessions of one pod.
 pub(super) struct AttemptMarks {
     runs: PodRuns,
-    /// Set once the run has begun: attempts are marked until then.
-    caution: OnceLock<Option<Instant>>,
-    /// Shared by first marks; exclusive for a mark of one message.
-    attempts: Arc<RwLock<()>>,
 }
 
 /// Held while the session state has the mark.
@@ -71,33 +72,30 @@ enum AttemptGuard {
 /// The marks of one held session.
 #[derive(Default)]
 pub(super) struct SessionMarks {
-    /// The mark that a crashed run left; outer `None`: not read yet.
+    /// The mark that a crashed run left, as far as its messages are not handled yet; outer `None`: not read yet.
     left_over: Option<Option<AttemptMark>>,
-    /// During a marked attempt.
-    guard: Option<AttemptGuard>,
+    /// During a marked attempt, with its last message.
+    attempt: Option<(AttemptGuard, i64)>,
 }
 
 /// Why an attempt could not be marked.
 pub(super) enum MarkError {
     Bus(servicebus::Error),
     Store(DriverError),
+    /// Another marked attempt of this pod takes long.
+    Busy,
 }
 
 impl AttemptMarks {
     pub(super) fn new(runs: PodRuns) -> Self {
-        Self { runs, caution: OnceLock::new(), attempts: Arc::default() }
+        Self { runs }
     }
 
     /// Begins the run of this pod. Before the first session is accepted.
     pub(super) async fn begin_run(&self) {
-        if self.caution.get().is_some() {
-            return;
-        }
-        let caution = self.runs.begin().await;
-        if let Some(caution) = caution {
+        if let Some(caution) = self.runs.begin().await {
             warn!(?caution, "a pod ended without a stop; this one marks its attempts, to find an event that ends pods");
         }
-        let _ = self.caution.set(caution.map(|caution| Instant::now() + caution));
     }
 
     pub(super) async fn beat(&self, stop: &CancellationToken) {
@@ -110,17 +108,13 @@ impl AttemptMarks {
     }
 
     pub(super) fn needs_mark(&self, message: &ReceivedMessage) -> bool {
-        message.delivery_count() >= MARK_AT_DELIVERY || self.is_cautious()
-    }
-
-    fn is_cautious(&self) -> bool {
-        self.caution.get().copied().flatten().is_some_and(|until| Instant::now() < until)
+        message.delivery_count() >= MARK_AT_DELIVERY || self.runs.state().is_cautious()
     }
 }
 
 impl SessionMarks {
     pub(super) fn is_active(&self) -> bool {
-        self.guard.is_some()
+        self.attempt.is_some()
     }
 
     /// Marks the messages from `first` to `last`, or the first one alone.
@@ -135,26 +129,31 @@ impl SessionMarks {
         }
         let left_over = self.left_over.as_ref().and_then(Option::as_ref);
         let (mark, action) = AttemptMark::next(left_over, marks.runs.run(), first, last);
+        let attempts = Arc::clone(&marks.runs.state().attempts);
         // cancel-safe: a dropped lock only loses its place in the queue.
-        let guard = match mark.attempts {
-            0 => AttemptGuard::Shared(Arc::clone(&marks.attempts).read_owned().await),
-            _ => AttemptGuard::Alone(Arc::clone(&marks.attempts).write_owned().await),
-        };
-        self.guard = Some(guard);
+        let guard = timeout(MAX_QUEUE_TIME, async {
+            match mark.attempts {
+                0 => AttemptGuard::Shared(attempts.read_owned().await),
+                _ => AttemptGuard::Alone(attempts.write_owned().await),
+            }
+        });
+        self.attempt = Some((guard.await.map_err(|_| MarkError::Busy)?, mark.last));
         session.set_state(Some(mark.to_state())).await.map_err(MarkError::Bus)?;
         Ok((mark, action))
     }
 
     /// The attempt has ended, with whatever result: the pod lives.
     pub(super) async fn end(&mut self, session: &SessionHandle) {
-        if self.guard.is_none() {
-            return;
+        let Some((_guard, last)) = self.attempt.take() else { return };
+        let rest = self.left_over.take().flatten().and_then(|left_over| left_over.after(last));
+        let state = rest.as_ref().map(AttemptMark::to_state);
+        self.left_over = Some(rest);
+        // If the lock is lost, the mark stays. It blames nobody: this run has not crashed.
+        match timeout(MAX_CLEAR_TIME, session.set_state(state)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(error = error_chain(&error), "failed to clear session state"),
+            Err(_) => debug!("failed to clear session state: timed out"),
         }
-        if let Err(error) = session.set_state(None).await {
-            // The lock is lost, and the mark stays. It blames nobody: this run has not crashed.
-            debug!(error = error_chain(&error), "failed to clear session state");
-        }
-        self.guard = None;
     }
 }
 
@@ -163,6 +162,10 @@ async fn read_left_over(marks: &AttemptMarks, session: &SessionHandle) -> Result
     let state = session.state().await.map_err(MarkError::Bus)?;
     let Some(mark) = state.and_then(|state| AttemptMark::read(&state)) else { return Ok(None) };
     let crashed = marks.runs.has_crashed(&mark.run).await.map_err(MarkError::Store)?;
+    if crashed {
+        // Other sessions, too: else a crash by one of their messages would count against this one.
+        marks.runs.state().mark_attempts_for(MIN_CAUTION);
+    }
     Ok(crashed.then_some(mark))
 }
 
@@ -190,6 +193,12 @@ impl AttemptMark {
             }
         };
         (Self { format: FORMAT, run: run.to_owned(), first, last, attempts }, action)
+    }
+
+    /// The part of a mark behind this message. The next holder of the session must handle these one by one, too.
+    fn after(mut self, last: i64) -> Option<Self> {
+        self.first = self.first.max(last.saturating_add(1));
+        (self.first <= self.last).then_some(self)
     }
 
     pub(super) fn covers(&self, message: &ReceivedMessage) -> bool {
@@ -220,6 +229,9 @@ mod tests {
         let (many, _) = AttemptMark::next(None, "run", 5, 9);
         let (alone, action) = AttemptMark::next(Some(&many), "run", 6, 9);
         assert_eq!((alone.first, alone.last, alone.attempts, action), (6, 6, 1, AttemptAction::Apply));
+        let rest = many.clone().after(6).expect("three are left");
+        assert_eq!((rest.first, rest.last, rest.attempts), (7, 9, 0));
+        assert_eq!((rest.after(9), alone.after(6)), (None, None));
         let (others, _) = AttemptMark::next(Some(&many), "run", 10, 12);
         assert_eq!((others.first, others.last, others.attempts), (10, 12, 0));
     }

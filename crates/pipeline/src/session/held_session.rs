@@ -265,6 +265,12 @@ impl<'a> HeldSession<'a> {
                     }
                     batch.add(message, Some(event), SettlementRule::ByOutcome);
                 }
+                ParsedMessage::Oversize(mut event) if matches!(attempt, Some((_, AttemptAction::Park))) => {
+                    // Without its body: reading that may be what ends the pod.
+                    warn!("message handled three times without an end; parking its aggregate");
+                    event.delivery_count = DeliveredEvent::PARK_UNTRIED;
+                    batch.add(message, Some(event), SettlementRule::ByOutcome);
+                }
                 ParsedMessage::Oversize(mut event) => {
                     // Boxed because it is rare: otherwise every session future has its size.
                     Box::pin(self.fetch_body(&message, &mut event)).await?;
@@ -330,14 +336,17 @@ impl<'a> HeldSession<'a> {
         let mut numbers = suspects.map(ReceivedMessage::sequence_number);
         let Some(first) = numbers.next() else { return Ok(None) };
         let last = numbers.last().unwrap_or(first);
-        let session = self.receiver.session().clone();
+        let (session, waiting_since) = (self.receiver.session().clone(), Instant::now());
         // A dropped `begin` may leave a mark of this run, which blames nobody.
         let begun = tokio::select! {
             begun = self.marks.begin(&self.context.marks, &session, (first, last)) => begun,
             () = self.lock_lost.cancelled() => return Err(SessionCloseReason::Lost(None)),
             () = self.stop.cancelled() => return Err(SessionCloseReason::Stopped),
         };
+        // A wait for other attempts, or for a sign of life of the last holder, is not time in which this session was handled.
+        self.accepted_at += waiting_since.elapsed();
         begun.map(Some).map_err(|error| match error {
+            MarkError::Busy => SessionCloseReason::Limit,
             MarkError::Bus(error) => connection_lost(&error),
             MarkError::Store(error) => {
                 warn!(

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use mongodb::bson::{Document, doc};
 use pipeline::consumer::ConsumerDependencies;
+use pipeline::publish::message::{BodyLocation, EventMessageId};
 use pipeline::session::{POD_RUNS, PodRun};
 use pipeline::view::{DeliveredEvent, Projection, ProjectionError, ProjectionEvent, Statements};
 use servicebus::{Client, Settlement};
@@ -195,17 +196,27 @@ enum MarkingRun {
     Unknown,
 }
 
+/// Leaves a mark on the first messages of the session, as the run `marking`.
+async fn leave_mark(fixture: &SessionFixture, messages: usize, attempts: u32) -> (i64, i64) {
+    abandon(fixture, "order-0").await;
+    let mut held = fixture.bus.accept_session(SUBSCRIPTION_PATH, "order-0").await.unwrap();
+    let mut marked = vec![];
+    while marked.len() < messages {
+        marked.extend(held.receive(messages - marked.len(), SOON).await.unwrap());
+    }
+    let (first, last) = (marked[0].sequence_number(), marked[messages - 1].sequence_number());
+    let mark = serde_json::json!({ "format": 2, "run": "marking", "first": first, "last": last, "attempts": attempts });
+    held.session().set_state(Some(mark.to_string().into())).await.unwrap();
+    held.close().await.unwrap();
+    (first, last)
+}
+
 /// Whether the event behind three left-over marks of its own is parked.
 async fn is_blamed(run: MarkingRun) -> bool {
     let fixture = SessionFixture::start().await;
     let events = events(2, 1);
     fixture.publish(&events).await;
-    abandon(&fixture, "order-0").await;
-    let mut held = fixture.bus.accept_session(SUBSCRIPTION_PATH, "order-0").await.unwrap();
-    let first = held.receive(1, SOON).await.unwrap()[0].sequence_number();
-    let mark = serde_json::json!({ "format": 2, "run": "marking", "first": first, "last": first, "attempts": 3 });
-    held.session().set_state(Some(mark.to_string().into())).await.unwrap();
-    held.close().await.unwrap();
+    leave_mark(&fixture, 1, 3).await;
 
     let runs = fixture.coordination.collection::<Document>(POD_RUNS);
     let pipeline = fixture.dependencies(client(&fixture.broker)).pipeline;
@@ -247,4 +258,53 @@ async fn only_marks_of_crashed_runs_blame_an_event() {
     ] {
         assert_eq!(is_blamed(run).await, expected, "{run:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_mark_outlives_its_holder() {
+    let fixture = SessionFixture::start().await;
+    fixture.publish(&events(4, 1)).await;
+    let (first, last) = leave_mark(&fixture, 4, 0).await;
+    // Nothing is known about the run: it counts as crashed. The session is released after one event.
+    let mut config = sessions(1);
+    config.session.max_session_events = 1.try_into().unwrap();
+    // The mark makes this run cautious: it stays so for its next consumer.
+    let run = PodRun::new(POD);
+    let dependencies =
+        || ConsumerDependencies { pod_run: run.clone(), ..fixture.dependencies(client(&fixture.broker)) };
+    let consumer = RunningConsumer::start(config, dependencies());
+    wait_for("the first event to be applied", SOON, async || match fixture.applied_numbers().await.get("order-0") {
+        Some(applied) if !applied.is_empty() => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    consumer.stop().await.unwrap();
+    let applied = fixture.applied_numbers().await["order-0"].len();
+    if applied < 4 {
+        let held = fixture.bus.accept_session(SUBSCRIPTION_PATH, "order-0").await.unwrap();
+        let state = held.session().state().await.unwrap().expect("the others are still marked");
+        let mark: serde_json::Value = serde_json::from_slice(&state).unwrap();
+        let (left, run) = ((mark["first"].as_i64(), mark["last"].as_i64()), mark["run"].as_str());
+        assert_eq!((left, run), ((Some(first + applied as i64), Some(last)), Some("marking")));
+        held.close().await.unwrap();
+    }
+    let consumer = RunningConsumer::start(sessions(1), dependencies());
+    fixture.wait_until_settled().await;
+    consumer.stop().await.unwrap();
+    let held = fixture.bus.accept_session(SUBSCRIPTION_PATH, "order-0").await.unwrap();
+    assert_eq!(held.session().state().await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspect_oversize_body_is_parked_unread() {
+    let fixture = SessionFixture::start().await;
+    let (order, mut encoder) = (event("order-0", 1), encoder());
+    let id = EventMessageId::for_event(&order, None);
+    fixture.oversize().store(id.as_str(), order.document.as_bytes()).await.unwrap();
+    fixture.send(vec![encode(&mut encoder, &order, BodyLocation::ClaimCheck)]).await;
+    leave_mark(&fixture, 1, 3).await;
+    let consumer = fixture.consume(sessions(1));
+    fixture.wait_until_settled().await;
+    consumer.stop().await.unwrap();
+    assert_eq!(fixture.parked("order-0").await, Some(("no_body".to_owned(), 1)));
 }
