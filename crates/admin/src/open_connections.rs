@@ -1,10 +1,11 @@
 //! The open connections of the server, limited without ever making a new one wait.
 //!
 //! A probe must get through whatever other peers do. A connection that waits for its peer (for a handshake, a request head, or the reading
-//! of a response) can be closed at any time: if the table is full, the one that has waited longest makes room. Only a request in work is
-//! kept, and [`RequestGuard`] limits those that may take long.
+//! of a response) can be closed at any time. If the table is full, the peer address with the most waiting connections makes room, with the one
+//! that has waited longest: a flood from one address closes only its own. Only a request in work is kept, and [`RequestGuard`] limits those that may take long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
@@ -22,17 +23,23 @@ pub(crate) struct OpenConnections(Mutex<ConnectionTable>);
 #[derive(Default)]
 struct ConnectionTable {
     /// By the order in which they began to wait.
-    waiting: BTreeMap<u64, CancellationToken>,
+    waiting: BTreeMap<u64, WaitingConnection>,
     in_work: usize,
     actions: usize,
     waits: usize,
     next: u64,
 }
 
+#[derive(Clone)]
+struct WaitingConnection {
+    peer: IpAddr,
+    closed: CancellationToken,
+}
+
 /// One connection; leaves the table when dropped.
 pub(crate) struct ConnectionSlot {
     table: Arc<OpenConnections>,
-    closed: CancellationToken,
+    connection: WaitingConnection,
     /// Its key while it waits.
     order: Mutex<Option<u64>>,
 }
@@ -47,16 +54,14 @@ pub(crate) struct ActionGuard<'a> {
 }
 
 impl OpenConnections {
-    pub(crate) fn open(self: &Arc<Self>) -> ConnectionSlot {
-        let closed = CancellationToken::new();
+    pub(crate) fn open(self: &Arc<Self>, peer: IpAddr) -> ConnectionSlot {
+        let connection = WaitingConnection { peer, closed: CancellationToken::new() };
         let mut table = self.lock();
-        if table.waiting.len() + table.in_work >= MAX_CONNECTIONS
-            && let Some((_, longest)) = table.waiting.pop_first()
-        {
-            longest.cancel();
+        if table.waiting.len() + table.in_work >= MAX_CONNECTIONS {
+            table.close_one();
         }
-        let order = table.add_waiting(closed.clone());
-        ConnectionSlot { table: Arc::clone(self), closed, order: Mutex::new(Some(order)) }
+        let order = table.add_waiting(connection.clone());
+        ConnectionSlot { table: Arc::clone(self), connection, order: Mutex::new(Some(order)) }
     }
 
     /// `None` if too many operator actions are in work.
@@ -83,17 +88,32 @@ impl OpenConnections {
 }
 
 impl ConnectionTable {
-    fn add_waiting(&mut self, closed: CancellationToken) -> u64 {
+    fn add_waiting(&mut self, connection: WaitingConnection) -> u64 {
         self.next += 1;
-        self.waiting.insert(self.next, closed);
+        self.waiting.insert(self.next, connection);
         self.next
+    }
+
+    fn close_one(&mut self) {
+        let mut by_peer: HashMap<IpAddr, usize> = HashMap::new();
+        for connection in self.waiting.values() {
+            *by_peer.entry(connection.peer).or_default() += 1;
+        }
+        let most = by_peer.values().copied().max();
+        // Of two peers with as many, the one that waited longest.
+        let chosen = self.waiting.iter().find(|(_, connection)| by_peer.get(&connection.peer).copied() == most);
+        if let Some((order, connection)) = chosen {
+            connection.closed.cancel();
+            let order = *order;
+            self.waiting.remove(&order);
+        }
     }
 }
 
 impl ConnectionSlot {
     /// Resolves when the connection has to make room.
     pub(crate) async fn closed(&self) {
-        self.closed.cancelled().await;
+        self.connection.closed.cancelled().await;
     }
 
     pub(crate) fn begin_request(&self) -> RequestGuard<'_> {
@@ -114,7 +134,7 @@ impl Drop for RequestGuard<'_> {
         let slot = self.0;
         let mut table = slot.table.lock();
         table.in_work -= 1;
-        let order = table.add_waiting(slot.closed.clone());
+        let order = table.add_waiting(slot.connection.clone());
         *slot.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
     }
 }
@@ -138,20 +158,35 @@ impl Drop for ConnectionSlot {
 mod tests {
     use super::*;
 
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn is_closed(slot: &ConnectionSlot) -> bool {
+        slot.connection.closed.is_cancelled()
+    }
+
     #[test]
     fn a_full_table_closes_the_one_that_waited_longest() {
         let table = Arc::new(OpenConnections::default());
-        let mut slots: Vec<_> = (0..MAX_CONNECTIONS).map(|_| table.open()).collect();
+        let mut slots: Vec<_> = (0..MAX_CONNECTIONS).map(|_| table.open(PEER)).collect();
         // The first works on a request: it is not closed, and waits anew afterwards.
         drop(slots[0].begin_request());
         let in_work = slots[1].begin_request();
-        let newest = table.open();
-        assert!(slots[2].closed.is_cancelled());
-        assert!([0, 1, 3].iter().all(|at| !slots[*at].closed.is_cancelled()));
+        let newest = table.open(PEER);
+        assert!(is_closed(&slots[2]));
+        assert!([0, 1, 3].iter().all(|at| !is_closed(&slots[*at])));
         drop((in_work, newest));
         slots.clear();
         let table = table.lock();
         assert_eq!((table.waiting.len(), table.in_work), (0, 0));
+    }
+
+    #[test]
+    fn a_flood_from_one_address_closes_only_its_own() {
+        let table = Arc::new(OpenConnections::default());
+        let kubelet = table.open(IpAddr::from([10, 0, 0, 1]));
+        let flood: Vec<_> = (0..3 * MAX_CONNECTIONS).map(|_| table.open(PEER)).collect();
+        assert!(!is_closed(&kubelet));
+        assert_eq!(flood.iter().filter(|slot| !is_closed(slot)).count(), MAX_CONNECTIONS - 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The paths of the operator actions: checks the token, reads the request, and turns the result into a response.
 
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
@@ -20,6 +21,29 @@ const MAX_BODY: usize = 64 << 10;
 const PARKED_EXAMPLE: &str = "expected `{\"read_model\": \"orders\", \"id\": \"…\"}`, with an id from /api/parked\n";
 const READ_MODEL_EXAMPLE: &str = "expected `{\"read_model\": \"orders\"}`\n";
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whoever reaches the port can send such requests as fast as the network allows: the log must not grow with them.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+static REFUSED: Mutex<RefusedRequests> = Mutex::new(RefusedRequests { logged_at: None, since: 0 });
+
+/// Requests without the token.
+struct RefusedRequests {
+    logged_at: Option<Instant>,
+    /// Since the last one that was logged.
+    since: u64,
+}
+
+impl RefusedRequests {
+    /// How many to log now, this one included; `None`: later.
+    fn record(&mut self, now: Instant) -> Option<u64> {
+        self.since += 1;
+        if self.logged_at.is_some_and(|at| now.saturating_duration_since(at) < REFUSAL_LOG_INTERVAL) {
+            return None;
+        }
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.since))
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorRoute {
@@ -68,7 +92,9 @@ impl OperatorRoute {
             );
         };
         if !token.is_shown_in(request.headers()) {
-            warn!(path = request.uri().path(), "operator request refused: wrong or missing token");
+            if let Some(refused) = REFUSED.lock().expect("no code panics with it").record(Instant::now()) {
+                warn!(path = request.uri().path(), refused, "operator request refused: wrong or missing token");
+            }
             return response::unauthorized();
         }
         match (self, request.method()) {
@@ -135,5 +161,19 @@ fn respond_with(result: Result<impl Serialize, ActionRefusal>) -> AdminResponse 
             };
             response::json(status, &refusal)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_requests_are_logged_once_per_interval() {
+        let mut refused = RefusedRequests { logged_at: None, since: 0 };
+        let start = Instant::now();
+        assert_eq!(refused.record(start), Some(1));
+        assert_eq!((1..10).find_map(|seconds| refused.record(start + Duration::from_secs(seconds))), None);
+        assert_eq!(refused.record(start + REFUSAL_LOG_INTERVAL), Some(10));
     }
 }

@@ -144,8 +144,8 @@ impl AdminServer {
                 () = shutdown.cancelled() => break,
                 // cancel-safe: accept
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => {
-                        let (handler, shutdown, slot) = (handler.clone(), shutdown.clone(), open.open());
+                    Ok((stream, peer)) => {
+                        let (handler, shutdown, slot) = (handler.clone(), shutdown.clone(), open.open(peer.ip()));
                         let tls = self.tls.clone();
                         connections.spawn(async move { handler.serve_stream(stream, tls, &slot, shutdown).await });
                         // The new connection reads its request before others can push it out of the table.

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use crate::error_chain::error_chain;
 use crate::error_policy::ErrorClass;
 use crate::pause::PauseSwitch;
-use crate::session::{self, KnownPlaces, SessionAcceptor, SessionProblem};
+use crate::session::{self, KnownPlaces, PodRun, SessionAcceptor, SessionProblem};
 use crate::signing::MessageKeys;
 use crate::source::{SourceConfig, SourceKind};
 use crate::stored::ClaimCheckStore;
@@ -53,6 +53,8 @@ pub struct ConsumerDependencies {
     pub bus: servicebus::Client,
     pub topic: String,
     pub subscription: String,
+    /// This run of the pod, by which an event that ends pods is found.
+    pub pod_run: PodRun,
     /// Only messages signed with one of them are accepted; `None`: signatures are not verified.
     pub message_keys: Option<Arc<MessageKeys>>,
     /// Declared read models; validated against the server before use.
@@ -186,6 +188,9 @@ impl Consumer {
                 // Read only: the publisher decides how long bodies are kept.
                 oversize: ClaimCheckStore::new(&dependencies.coordination, Duration::ZERO),
                 applier: applier.handle(),
+                coordination: dependencies.coordination.clone(),
+                pipeline: dependencies.pipeline.clone(),
+                pod_run: dependencies.pod_run.clone(),
                 message_keys: dependencies.message_keys.clone(),
                 places: KnownPlaces::new(
                     &dependencies.source,

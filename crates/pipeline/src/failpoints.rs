@@ -81,6 +81,22 @@ impl Failpoint {
     }
 }
 
+/// The environment variable with the type of events whose handling ends the process at once.
+pub const FATAL_EVENT_VARIABLE: &str = "HEADWATER_FATAL_EVENT";
+
+/// Ends the process, as a stack overflow does, if events of this type are fatal.
+#[cfg(debug_assertions)]
+pub fn abort_if_fatal(event_type: Option<&str>) {
+    static FATAL: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let fatal = FATAL.get_or_init(|| std::env::var(FATAL_EVENT_VARIABLE).ok());
+    if fatal.is_some() && fatal.as_deref() == event_type {
+        std::process::abort();
+    }
+}
+
+#[cfg(not(debug_assertions))]
+pub const fn abort_if_fatal(_event_type: Option<&str>) {}
+
 /// Stalls a loop forever as soon as it has work. `lease` stalls the elector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopStall {

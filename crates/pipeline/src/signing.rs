@@ -75,6 +75,19 @@ pub enum SignatureProblem {
     UnknownKey,
     #[error("the signature does not match the message")]
     Invalid,
+    /// Perhaps a newer pod can verify it.
+    #[error("the message has a newer format, and no key of this pod verifies it")]
+    NewerFormat,
+}
+
+impl SignatureProblem {
+    /// Whether another pod, with a newer configuration or version, may accept the message.
+    pub const fn is_fixed_elsewhere(self) -> bool {
+        match self {
+            Self::UnknownKey | Self::NewerFormat => true,
+            Self::Missing | Self::Invalid => false,
+        }
+    }
 }
 
 impl MessageKeys {

@@ -4,12 +4,13 @@ use pipeline::audit::COLLECTION as AUDITS;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::erasure::ERASURE_KEYS;
 use pipeline::generation::GENERATIONS;
+use pipeline::session::POD_RUNS;
 use pipeline::{publish::rejected, stored::claim_check};
 
 use crate::generations::EARLIER_RECORDS;
-use crate::{delivery_limit, operator_log, pauses, pods, step_down_requests};
+use crate::{delivery_limit, operator_log, pauses, pods, step_down_requests, verification};
 
-pub(crate) const COORDINATION_COLLECTIONS: [&str; 15] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 17] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
@@ -18,6 +19,7 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 15] = [
     step_down_requests::COLLECTION,
     pods::PODS,
     pods::TERMS,
+    POD_RUNS,
     delivery_limit::COLLECTION,
     EARLIER_RECORDS,
     GENERATIONS,
@@ -25,4 +27,5 @@ pub(crate) const COORDINATION_COLLECTIONS: [&str; 15] = [
     operator_log::COLLECTION,
     pauses::COLLECTION,
     ERASURE_KEYS,
+    verification::COLLECTION,
 ];

@@ -13,6 +13,7 @@ use pipeline::event::Namespace;
 use pipeline::generation::GenerationStore;
 use pipeline::producer::{Producer, ProducerDependencies};
 use pipeline::publish::PublishTracer;
+use pipeline::session::PodRun;
 use pipeline::view;
 use tokio_util::sync::CancellationToken;
 
@@ -205,6 +206,7 @@ fn build_consumer(
         bus: connect::bus_client(config)?,
         topic: dependencies.topic.clone(),
         subscription: dependencies.subscription.clone(),
+        pod_run: PodRun::of_process(&config.pod_id),
         message_keys: dependencies.message_keys.clone(),
         models: config.read_models.models.clone(),
         projections: vec![],

@@ -2,6 +2,7 @@
 
 mod entra;
 mod event_traces;
+mod fatal_events;
 mod fixture;
 mod latency;
 mod leader_shutdown;

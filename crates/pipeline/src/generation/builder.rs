@@ -437,7 +437,9 @@ impl BuildRun {
         events.iter().enumerate().all(|(number, event)| {
             let Some(sequence) = event.sequence else { return false };
             // An aggregate may begin lower. Two events of one sequence are two histories; such an aggregate is parked.
-            let fits = sequence == at || (number == 0 && built.is_none() && sequence < at) || sequence + 1 == at;
+            let fits = sequence == at
+                || (number == 0 && built.is_none() && sequence < at)
+                || sequence.checked_add(1) == Some(at);
             at = sequence.saturating_add(1);
             fits
         })

@@ -8,8 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::join;
+use mongodb::Database;
 use servicebus::{BusErrorKind, Client, Error, SessionReceiver};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::accept_permits::{self, AcceptPermits};
+use super::attempt_marks::AttemptMarks;
 use super::backoff::{SessionBackoff, backoff_delay};
 use super::budget::SessionByteBudget;
 use super::config::Config;
@@ -24,6 +27,7 @@ use super::dead_letters;
 use super::held_session::{self, INITIAL_CREDIT};
 use super::known_places::KnownPlaces;
 use super::monitor::SessionMonitor;
+use super::pod_runs::{PodRun, PodRuns};
 use super::slots::{SessionSlot, SessionSlots};
 use crate::error_chain::error_chain;
 use crate::error_policy;
@@ -41,6 +45,10 @@ pub struct SessionDependencies {
     pub oversize: ClaimCheckStore,
     pub applier: view::Handle,
     pub places: KnownPlaces,
+    /// Where the run of this pod is recorded.
+    pub coordination: Database,
+    pub pipeline: String,
+    pub pod_run: PodRun,
     /// `None`: signatures are not verified.
     pub message_keys: Option<Arc<MessageKeys>>,
 }
@@ -67,8 +75,7 @@ pub(super) struct SessionContext {
     accept_permits: AcceptPermits,
     /// Oversize bodies are not part of the byte budget, so the number held at a time is limited instead.
     pub(super) oversize_permits: Arc<Semaphore>,
-    /// Held during a marked attempt: if the pod ends, only that attempt is left over.
-    pub(super) marked_attempt: Arc<Mutex<()>>,
+    pub(super) marks: AttemptMarks,
 }
 
 /// How long Service Bus waits for a session: below its own limit, and below the idle timeout of usual middleboxes.
@@ -79,7 +86,9 @@ const QUICK_GRANT: Duration = Duration::from_secs(1);
 
 impl SessionAcceptor {
     pub fn new(config: Config, dependencies: SessionDependencies) -> Self {
-        let SessionDependencies { bus, topic, subscription, oversize, applier, places, message_keys } = dependencies;
+        let SessionDependencies { bus, topic, subscription, oversize, applier, places, message_keys, .. } =
+            dependencies;
+        let runs = PodRuns::new(&dependencies.coordination, &dependencies.pipeline, dependencies.pod_run);
         let budget = SessionByteBudget::new(config.bytes_in_flight.get());
         let context = SessionContext {
             bus,
@@ -94,7 +103,7 @@ impl SessionAcceptor {
             slots: SessionSlots::new(config.max_concurrent_sessions.get()),
             accept_permits: AcceptPermits::new(config.max_concurrent_sessions.get()),
             oversize_permits: Arc::new(Semaphore::new(MAX_OVERSIZE_BODIES)),
-            marked_attempt: Arc::default(),
+            marks: AttemptMarks::new(runs),
             config,
         };
         Self { context: Arc::new(context), pause: PauseSwitch::default() }
@@ -111,12 +120,27 @@ impl SessionAcceptor {
 
     /// Returns after `stop`, once every session has settled its applied messages and is closed, or after `drain_within`.
     pub async fn run(self, stop: CancellationToken) {
-        while stop.run_until_cancelled(self.pause.wait_until_resumed()).await.is_some() && !stop.is_cancelled() {
-            self.run_until_paused(&stop).await;
+        let marks = &self.context.marks;
+        if stop.run_until_cancelled(marks.begin_run()).await.is_none() {
+            return;
+        }
+        let sessions_ended = CancellationToken::new();
+        let consume = async {
+            let mut all_drained = true;
+            while stop.run_until_cancelled(self.pause.wait_until_resumed()).await.is_some() && !stop.is_cancelled() {
+                all_drained &= self.run_until_paused(&stop).await == Drained::All;
+            }
+            sessions_ended.cancel();
+            all_drained
+        };
+        let (all_drained, ()) = join(consume, marks.beat(&sessions_ended)).await;
+        // An attempt that was cut off has not ended: the event may be what held up the stop.
+        if all_drained {
+            marks.end_run().await;
         }
     }
 
-    async fn run_until_paused(&self, pod_stop: &CancellationToken) {
+    async fn run_until_paused(&self, pod_stop: &CancellationToken) -> Drained {
         let stop = pod_stop.child_token();
         let Config { connections, max_concurrent_sessions, drain_within, .. } = self.context.config;
         let clients: Vec<Client> =
@@ -156,10 +180,11 @@ impl SessionAcceptor {
             info!("consumer paused by an operator; no session is held");
             stop.cancel();
         }
-        drain(&mut accept_tasks, &sessions, drain_within).await;
+        let drained = drain(&mut accept_tasks, &sessions, drain_within).await;
         for client in clients {
             let _ = client.close().await;
         }
+        drained
     }
 }
 
@@ -172,7 +197,15 @@ struct HeldSessions {
     abort: CancellationToken,
 }
 
-async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: Duration) {
+/// How the held sessions ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drained {
+    All,
+    /// Some were dropped unsettled.
+    InPart,
+}
+
+async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: Duration) -> Drained {
     let started = Instant::now();
     let all = async {
         while let Some(ended) = accept_tasks.join_next().await {
@@ -184,7 +217,10 @@ async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: 
         sessions.held.wait().await;
     };
     match timeout_at(started + within, all).await {
-        Ok(()) => info!(took = ?started.elapsed(), "all sessions closed"),
+        Ok(()) => {
+            info!(took = ?started.elapsed(), "all sessions closed");
+            Drained::All
+        }
         Err(_) => {
             warn!(open = sessions.held.len(), timeout = ?within, "sessions did not close in time; dropping them unsettled");
             // Accept tasks first: none may spawn another session.
@@ -192,6 +228,7 @@ async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: 
             sessions.abort.cancel();
             sessions.held.close();
             sessions.held.wait().await;
+            Drained::InPart
         }
     }
 }

@@ -88,9 +88,9 @@ impl ParsedMessage {
     /// all and must not delay the messages before it.
     pub(super) const fn starts_new_batch(&self) -> bool {
         match self {
-            Self::Oversize(_) | Self::NewerFormat { .. } | Self::Unverified(SignatureProblem::UnknownKey) => true,
+            Self::Oversize(_) | Self::NewerFormat { .. } => true,
+            Self::Unverified(problem) => problem.is_fixed_elsewhere(),
             Self::Event(_) | Self::UnreadableBody(_) | Self::NotAnEvent(_) => false,
-            Self::Unverified(SignatureProblem::Missing | SignatureProblem::Invalid) => false,
         }
     }
 }

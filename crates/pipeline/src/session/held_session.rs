@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use servicebus::{BusErrorKind, ReceivedMessage, SessionReceiver, Settler};
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::acceptor::SessionContext;
-use super::attempt_marks::{AttemptAction, AttemptMark, needs_mark};
+use super::attempt_marks::{AttemptAction, AttemptMark, MarkError, SessionMarks};
 use super::batch::{BatchMessage, ParsedMessage, SessionBatch, SettlementRule};
 use super::budget::SessionByteShare;
 use super::message::{MessageReader, OversizeFetch, fetch_oversize_body};
@@ -26,7 +26,6 @@ use super::settle::{SettleAction, can_continue, dead_letter_reason, settle, sett
 use crate::envelope::property;
 use crate::error_chain::error_chain;
 use crate::failpoints::{Failpoint, LoopStall};
-use crate::signing::SignatureProblem;
 use crate::view::{self, AppliedBatch, Arrivals, BatchEnd, DeliveredEvent, SessionApplier};
 
 /// Enough for the many short sessions. A longer session gets more once it has used this up.
@@ -41,8 +40,8 @@ const IN_FLIGHT_WAIT: Duration = Duration::from_millis(50);
 /// How long a gap waits for the missing event, which the source may have committed a moment later.
 const ARRIVAL_WAIT: Duration = Duration::from_millis(200);
 
-/// How often a pod releases a session for a message that is signed with an unknown key before it dead-letters the message: about ten seconds.
-/// Enough for a pod that has the key to get it, while the keys of the pods differ.
+/// How often a pod releases a session for a message that only another pod may verify before it dead-letters the message: about ten seconds.
+/// Enough for a pod that has the key or reads the format to get it, while the pods differ.
 const UNKNOWN_KEY_RELEASES: u32 = 10;
 
 /// Memory of a message besides its body.
@@ -123,10 +122,7 @@ struct HeldSession<'a> {
     has_received: bool,
     /// Held while an oversize body is in memory.
     oversize_permit: Option<OwnedSemaphorePermit>,
-    /// The mark that the last holder left; outer `None`: not read yet.
-    left_over_mark: Option<Option<AttemptMark>>,
-    /// Held while the session state has our mark.
-    marked_attempt: Option<OwnedMutexGuard<()>>,
+    marks: SessionMarks,
 }
 
 impl<'a> HeldSession<'a> {
@@ -154,14 +150,13 @@ impl<'a> HeldSession<'a> {
             window_full: false,
             has_received: false,
             oversize_permit: None,
-            left_over_mark: None,
-            marked_attempt: None,
+            marks: SessionMarks::default(),
         }
     }
 
     async fn run(&mut self) -> SessionCloseReason {
         let (Ok(reason) | Err(reason)) = self.process_batches().await;
-        self.end_marked_attempt().await;
+        self.marks.end(self.receiver.session()).await;
         self.back_off_after(&reason).await;
         reason
     }
@@ -200,7 +195,7 @@ impl<'a> HeldSession<'a> {
             // Concurrently: the previous batch is committed, and this transaction does not depend on its messages.
             let (settled, applied) =
                 join(settle_counted(context, &settler, &unsettled), self.apply(events, &mut messages)).await;
-            self.end_marked_attempt().await;
+            self.marks.end(self.receiver.session()).await;
             unsettled = if settle_too_early { vec![] } else { settleable_messages(messages, &applied) };
             // The link is lost: this batch is redelivered and then skipped as duplicate.
             settled?;
@@ -236,14 +231,18 @@ impl<'a> HeldSession<'a> {
         // A batch ends at the event limit of the session.
         let max_events = self.context.config.max_session_events.get().saturating_sub(self.events).max(1);
         let mut batch = SessionBatch::default();
-        if has_unsettled && self.buffer.front().is_some_and(needs_mark) {
+        if has_unsettled && self.buffer.front().is_some_and(|message| self.context.marks.needs_mark(message)) {
             // A marked attempt may wait for another one; committed messages should be settled without a delay.
             return Ok(batch);
         }
         let attempt = self.begin_marked_attempt(max_events).await?;
         while let Some(message) = self.buffer.pop_front() {
             // Messages with a mark and without one are not handled together.
-            if attempt.map_or(needs_mark(&message), |(mark, _)| !mark.covers(&message)) {
+            let is_unfit = match &attempt {
+                Some((mark, _)) => !mark.covers(&message),
+                None => self.context.marks.needs_mark(&message),
+            };
+            if is_unfit {
                 self.buffer.push_front(message);
                 break;
             }
@@ -266,6 +265,12 @@ impl<'a> HeldSession<'a> {
                     }
                     batch.add(message, Some(event), SettlementRule::ByOutcome);
                 }
+                ParsedMessage::Oversize(mut event) if matches!(attempt, Some((_, AttemptAction::Park))) => {
+                    // Without its body: reading that may be what ends the pod.
+                    warn!("message handled three times without an end; parking its aggregate");
+                    event.delivery_count = DeliveredEvent::PARK_UNTRIED;
+                    batch.add(message, Some(event), SettlementRule::ByOutcome);
+                }
                 ParsedMessage::Oversize(mut event) => {
                     // Boxed because it is rare: otherwise every session future has its size.
                     Box::pin(self.fetch_body(&message, &mut event)).await?;
@@ -285,8 +290,8 @@ impl<'a> HeldSession<'a> {
                     batch.add(message, None, unreadable(description));
                 }
                 ParsedMessage::Unverified(problem) => {
-                    if problem == SignatureProblem::UnknownKey && self.may_wait_for_key() {
-                        warn!("message signed with an unknown key; releasing the session for a pod that has it");
+                    if problem.is_fixed_elsewhere() && self.may_wait_for_key() {
+                        warn!(%problem, "message not verified; releasing the session for a pod that can verify it");
                         return Err(SessionCloseReason::Failed);
                     }
                     self.count_unverified();
@@ -321,45 +326,36 @@ impl<'a> HeldSession<'a> {
         })
     }
 
-    /// Marks the first messages of the buffer in the session state, if they were delivered so often that one of them may end the pod.
+    /// Marks the first messages of the buffer in the session state, if one of them may end the pod.
     async fn begin_marked_attempt(
         &mut self,
         max_messages: usize,
     ) -> Result<Option<(AttemptMark, AttemptAction)>, SessionCloseReason> {
-        let suspects = self.buffer.iter().take(max_messages).take_while(|message| needs_mark(message));
+        let suspects =
+            self.buffer.iter().take(max_messages).take_while(|message| self.context.marks.needs_mark(message));
         let mut numbers = suspects.map(ReceivedMessage::sequence_number);
         let Some(first) = numbers.next() else { return Ok(None) };
         let last = numbers.last().unwrap_or(first);
-        // cancel-safe: a dropped `lock_owned` only loses its place in the queue.
-        let guard = tokio::select! {
-            guard = Arc::clone(&self.context.marked_attempt).lock_owned() => guard,
+        let (session, waiting_since) = (self.receiver.session().clone(), Instant::now());
+        // A dropped `begin` may leave a mark of this run, which blames nobody.
+        let begun = tokio::select! {
+            begun = self.marks.begin(&self.context.marks, &session, (first, last)) => begun,
             () = self.lock_lost.cancelled() => return Err(SessionCloseReason::Lost(None)),
             () = self.stop.cancelled() => return Err(SessionCloseReason::Stopped),
         };
-        let session = self.receiver.session().clone();
-        let left_over = match self.left_over_mark {
-            Some(left_over) => left_over,
-            None => {
-                let state = session.state().await.map_err(|error| connection_lost(&error))?;
-                *self.left_over_mark.insert(state.and_then(|state| AttemptMark::read(&state)))
+        // A wait for other attempts, or for a sign of life of the last holder, is not time in which this session was handled.
+        self.accepted_at += waiting_since.elapsed();
+        begun.map(Some).map_err(|error| match error {
+            MarkError::Busy => SessionCloseReason::Limit,
+            MarkError::Bus(error) => connection_lost(&error),
+            MarkError::Store(error) => {
+                warn!(
+                    error = error_chain(&error),
+                    "failed to read the runs of pods; the session will be accepted again"
+                );
+                self.fail_with(SessionProblem::ReadModels)
             }
-        };
-        let (mark, action) = AttemptMark::next(left_over, first, last);
-        self.marked_attempt = Some(guard);
-        session.set_state(Some(mark.to_state())).await.map_err(|error| connection_lost(&error))?;
-        Ok(Some((mark, action)))
-    }
-
-    /// The attempt has ended, with whatever result: the pod lives.
-    async fn end_marked_attempt(&mut self) {
-        if self.marked_attempt.is_none() {
-            return;
-        }
-        if let Err(error) = self.receiver.session().set_state(None).await {
-            // The lock is lost. The mark counts against the message, but its cursor tells if it was applied.
-            debug!(error = error_chain(&error), "failed to clear session state");
-        }
-        self.marked_attempt = None;
+        })
     }
 
     fn count_unreadable(&self) {
@@ -459,7 +455,7 @@ impl<'a> HeldSession<'a> {
             return AppliedBatch { outcomes: vec![], end: BatchEnd::Complete };
         }
         let mut applier = self.applier.take().expect("it is back before the next batch");
-        let applied = if self.marked_attempt.is_some() || Failpoint::SettleBeforeCommit.is_enabled() {
+        let applied = if self.marks.is_active() || Failpoint::SettleBeforeCommit.is_enabled() {
             // A mark covers only the messages of the batch.
             applier.apply(events).await
         } else {
@@ -500,7 +496,8 @@ impl<'a> HeldSession<'a> {
         }
         let mut events = vec![];
         while let Some(message) = self.buffer.pop_front() {
-            let parsed = (!needs_mark(&message)).then(|| ParsedMessage::parse(&message, &mut self.reader));
+            let parsed =
+                (!self.context.marks.needs_mark(&message)).then(|| ParsedMessage::parse(&message, &mut self.reader));
             let event = match parsed {
                 Some(ParsedMessage::Event(event)) if self.context.places.problem_of(&event).is_none() => event,
                 Some(_) | None => {

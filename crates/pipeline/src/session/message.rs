@@ -6,7 +6,7 @@
 //!   dead-lettered, so that its bytes can be inspected.
 //! - missing or wrong signature, while messages are signed: dead-lettered. Signed with a key that this pod does not have: the session is released
 //!   a few times, as a pod with a newer configuration may have it.
-//! - newer format: not touched. The session is released for a pod of that version.
+//! - newer format: not touched. The session is released for a pod of that version; only a few times if its signature cannot be verified.
 
 use std::sync::Arc;
 
@@ -65,11 +65,14 @@ impl MessageReader {
         let envelope = EnvelopeProperties::read(message);
         let format = envelope.format.and_then(|value| value.as_integer()).ok_or(UnreadableMessage::NotHeadwater)?;
         // Before anything else is read: a newer format may have renamed the other properties.
-        if format > i64::from(FORMAT) {
-            return Err(UnreadableMessage::NewerFormat { format });
-        }
+        let is_newer = format > i64::from(FORMAT);
         if let Some(keys) = &self.keys {
-            keys.verify(message).map_err(UnreadableMessage::Signature)?;
+            // A newer format may be signed in another way. Only a message that is certainly ours may wait for a newer pod without a limit.
+            let problem = |problem| if is_newer { SignatureProblem::NewerFormat } else { problem };
+            keys.verify(message).map_err(|found| UnreadableMessage::Signature(problem(found)))?;
+        }
+        if is_newer {
+            return Err(UnreadableMessage::NewerFormat { format });
         }
         let properties = message.properties().map_err(|_| UnreadableMessage::Property { name: "message-id" })?;
         let message_id = properties.message_id.as_ref().and_then(|id| id.as_str());

@@ -9,7 +9,7 @@
 //!
 //! Reading order: [`message`] (bytes to event), `known_places` (which events are ours), `acceptor` (which sessions are held), `held_session` (one session from accept to close),
 //! `batch` and `settle` (how each message is settled). Then `accept_permits` (accepts in flight), `slots` (sessions held), `budget` (bytes
-//! in flight), `renewal` (the lock), `backoff` (failing sessions), `attempt_marks` (events that end the pod) and `dead_letters`
+//! in flight), `renewal` (the lock), `backoff` (failing sessions), `attempt_marks` and `pod_runs` (events that end the pod) and `dead_letters`
 //! (the dead-letter queue).
 
 mod accept_permits;
@@ -25,6 +25,7 @@ mod known_places;
 pub mod message;
 mod monitor;
 mod operator_dead_letter;
+mod pod_runs;
 mod renewal;
 mod settle;
 mod slots;
@@ -34,4 +35,5 @@ pub use config::{Config, InvalidSessionConfig};
 pub use known_places::KnownPlaces;
 pub use monitor::{SessionCounts, SessionMonitor, SessionProblem};
 pub use operator_dead_letter::{UnusableDeadLetter, read_dead_letter};
+pub use pod_runs::{COLLECTION as POD_RUNS, PodRun};
 pub use settle::dead_letter_reason;

@@ -127,6 +127,8 @@ pub fn decide(cursor: Option<&Cursor>, event: EventFacts<'_>, mode: OrderingMode
         (OrderingMode::Sequence { start, first, filtered }, Some(sequence)) => {
             match cursor.and_then(|it| Some((it, it.sequence?))) {
                 Some((cursor, at)) => SequencedEvent { cursor, at, sequence, event, filtered }.decide(),
+                // No source counts so, and the real first event would seem to follow a gap.
+                None if sequence < first.min(0) => CursorDecision::Regressed,
                 None if start == PipelineStart::Now || filtered || sequence <= first => CursorDecision::Next,
                 None if event.evidence == Some(SourceEvidence::First) => CursorDecision::Next,
                 None => CursorDecision::AskSource(SourceQuestion::IsFirst { sequence }),

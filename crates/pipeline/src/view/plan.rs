@@ -29,7 +29,7 @@ use super::typed_index::{EventIndex, ModelIndex};
 use super::upcast::UpcastedEvents;
 use crate::erasure::{CurrentErased, ErasedAggregates};
 use crate::event::Operation;
-use crate::failpoints::Failpoint;
+use crate::failpoints::{Failpoint, abort_if_fatal};
 use crate::trace::wall_clock;
 
 /// An event that waits for its transaction, with what is known about it.
@@ -353,6 +353,9 @@ impl<'a> TransactionPlanner<'a> {
         park_reason: Option<ParkReason>,
     ) -> PlannedOutcome {
         let event = &*pending.event;
+        if park_reason.is_none() {
+            abort_if_fatal(event.event_type.as_deref());
+        }
         let first_sequence = state.cursor.is_none().then(|| self.rules.beginning_at(event)).flatten();
         let cursor = state.cursor.get_or_insert_default();
         cursor.first_sequence = cursor.first_sequence.or(first_sequence);

@@ -17,6 +17,7 @@ use pipeline::consumer::{Config, Consumer, ConsumerDependencies, Handle};
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term, sha256_hex};
 use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
 use pipeline::publish::{BodyFormat, SessionMapping};
+use pipeline::session::PodRun;
 use pipeline::source::SourceConfig;
 use pipeline::view::{Error, PipelineStart, ReadModel};
 use serde_json::json;
@@ -151,6 +152,7 @@ impl AuditFixture {
             bus: self.bus(),
             topic: TOPIC.into(),
             subscription: SUBSCRIPTION.into(),
+            pod_run: PodRun::new(format!("pod-{:x}", rand::random::<u64>())),
             message_keys: None,
             models: vec![Arc::new(orders)],
             projections: vec![],

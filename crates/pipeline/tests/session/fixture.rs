@@ -15,6 +15,7 @@ use pipeline::consumer::{Config, Consumer, ConsumerCounts, ConsumerDependencies,
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
 use pipeline::publish::{BodyFormat, SessionMapping};
+use pipeline::session::PodRun;
 use pipeline::source::SourceConfig;
 use pipeline::stored::ClaimCheckStore;
 use pipeline::view::{Error, PipelineStart, ReadModel, application_name};
@@ -101,6 +102,7 @@ impl SessionFixture {
             bus,
             topic: TOPIC.into(),
             subscription: SUBSCRIPTION.into(),
+            pod_run: PodRun::new(format!("pod-{:x}", rand::random::<u64>())),
             message_keys: None,
             models: declared.map(compile).collect(),
             projections: vec![],

@@ -12,7 +12,7 @@ use pipeline::event::ChangeEvent;
 use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
 use pipeline::signing::MessageKeys;
 use pipeline::stored::claim_check;
-use servicebus::{EncodedMessage, Map, Settlement};
+use servicebus::{EncodedMessage, Map, Message, Settlement};
 
 use crate::fixture::*;
 
@@ -192,17 +192,20 @@ async fn a_message_of_an_unknown_key_waits_for_a_pod_that_has_it() {
 }
 
 #[tokio::test]
-async fn a_message_of_an_unknown_key_does_not_block_its_session() {
+async fn a_message_nobody_can_verify_does_not_block_its_session() {
     let fixture = SessionFixture::start().await;
     let events = events(4, 1);
     fixture.publish_as(&events[..2], signing(&keys(OLD))).await;
     fixture.publish_as(&[event("order-0", 99)], signing(&keys(NEW))).await;
     fixture.publish_as(&events[2..], signing(&keys(OLD))).await;
-    let consumer = consume_with(&fixture, sessions(1), keys(OLD));
+    // Nor does one of a newer format, which nobody can verify.
+    let newer = Message::new("who knows").with_session("order-1").with_property(property::FORMAT, 2).with_id("newer");
+    fixture.send(vec![newer.encode()]).await;
+    let consumer = consume_with(&fixture, sessions(2), keys(OLD));
     fixture.assert_applied(&events).await;
     consumer
-        .wait_until("the message to be deferred", |counts, _| {
-            counts.sessions.unverified == 1 && counts.sessions.dead_letters_deferred == 1
+        .wait_until("the messages to be deferred", |counts, _| {
+            counts.sessions.unverified == 2 && counts.sessions.dead_letters_deferred == 2
         })
         .await;
     consumer.stop().await.unwrap();

@@ -105,6 +105,8 @@ fn decisions_by_cursor_and_event() {
         ("without its number, nothing before", &None, (None, Some(place(1, 50)), "x", None), FROM_NOW, "NoSequence"),
         ("the first", &None, event(1, 1, 10, "event-1", None), STRICT, "Next"),
         ("one below the first, of a count from zero", &None, event(0, 1, 10, "event-0", None), STRICT, "Next"),
+        ("one below zero, where none begins", &None, event(-1, 1, 10, "event", None), STRICT, "Regressed"),
+        ("one below zero, from now on", &None, event(-1, 1, 10, "event", None), FROM_NOW, "Regressed"),
         ("a first that is not numbered so", &None, event(4, 1, 10, "event-4", None), STRICT, "Ask(is 4 the first)"),
         (
             "…and the source has none below",
