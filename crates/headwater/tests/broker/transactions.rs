@@ -25,15 +25,20 @@ struct TransactionClient {
     next_delivery: u32,
     /// Deliveries that arrived while something else was awaited.
     received: Vec<(u32, String)>,
+    /// Dispositions that arrived while something else was awaited.
+    settlements: Vec<Disposition>,
 }
 
 impl TransactionClient {
     async fn connect(address: SocketAddr) -> Self {
-        let mut peer = RawPeer::begun(address).await;
+        Self::of(RawPeer::begun(address).await).await
+    }
+
+    async fn of(mut peer: RawPeer) -> Self {
         let coordinator = Target::from(Coordinator::default());
         peer.frame(0, &with_handle(COORDINATOR, Attach::sender("c", Source::at("me"), coordinator))).await;
         peer.until(|frame| matches!(frame, Performative::Flow(flow) if flow.handle == Some(COORDINATOR))).await;
-        Self { peer, next_delivery: 0, received: Vec::new() }
+        Self { peer, next_delivery: 0, received: Vec::new(), settlements: Vec::new() }
     }
 
     async fn sender(mut self, queue: &str, via: Option<&str>) -> Self {
@@ -65,10 +70,15 @@ impl TransactionClient {
     }
 
     async fn outcome(&mut self, role: Role, id: u32) -> Option<DeliveryState> {
+        self.answer(role, id).await?.state
+    }
+
+    async fn answer(&mut self, role: Role, id: u32) -> Option<Disposition> {
         loop {
             let (frame, payload) = self.peer.poll_frame(SOON).await?;
             match frame {
-                Performative::Disposition(found) if found.role == role && found.first == id => return found.state,
+                Performative::Disposition(found) if found.role == role && found.first == id => return Some(found),
+                Performative::Disposition(found) => self.settlements.push(found),
                 Performative::Transfer(transfer) => self.record(&transfer, payload),
                 Performative::Detach(detach) => panic!("{detach:?}"),
                 _ => {}
@@ -109,11 +119,15 @@ impl TransactionClient {
     }
 
     async fn settle_in(&mut self, transaction: &Bytes, id: u32, outcome: DeliveryState) -> Option<DeliveryState> {
-        let state = Some(within(transaction, Some(outcome)));
+        self.settle(id, within(transaction, Some(outcome))).await?.state
+    }
+
+    /// Disposes of a delivery, unsettled; returns the answer.
+    async fn settle(&mut self, id: u32, state: DeliveryState) -> Option<Disposition> {
         let (role, last) = (Role::Receiver, None);
-        let disposition = Disposition { role, first: id, last, settled: false, state, batchable: false };
+        let disposition = Disposition { role, first: id, last, settled: false, state: Some(state), batchable: false };
         self.peer.frame(0, &Performative::Disposition(disposition)).await;
-        self.outcome(Role::Sender, id).await
+        self.answer(Role::Sender, id).await
     }
 }
 
@@ -181,6 +195,35 @@ async fn a_commit_moves_a_message_and_a_rollback_does_not() {
     broker.stop().await;
 }
 
+/// As the .NET SDK's own suite demands: after a rollback the message can be completed on the same link.
+#[tokio::test]
+async fn after_a_rollback_the_delivery_is_settled_on_its_link() {
+    let broker = broker_with(&["q"]).await;
+    let mut filler = TransactionClient::connect(broker.address()).await.sender("q", None).await;
+    for body in ["a", "b"] {
+        filler.send(SENDER, None, &text(body)).await.expect("an answer");
+    }
+    let mut client = TransactionClient::connect(broker.address()).await.receiver("q", 2).await;
+    let rejected = DeliveryState::Rejected(None);
+    for fail in [true, false] {
+        let (id, _) = client.receive().await.expect("a message");
+        let transaction = client.declare().await.expect("an answer");
+        let provisional = client.settle(id, within(&transaction, Some(rejected.clone()))).await.expect("an answer");
+        assert!(!provisional.settled, "{provisional:?}");
+        assert_eq!(provisional.state, Some(within(&transaction, Some(rejected.clone()))));
+        assert_eq!(client.discharge(&transaction, fail).await, Some(DeliveryState::Accepted));
+        if fail {
+            let again = client.settle(id, DeliveryState::Accepted).await.expect("an answer");
+            assert_eq!((again.settled, again.state), (true, Some(DeliveryState::Accepted)), "its lock is still held");
+        } else {
+            let settled = client.settlements.pop().expect("the commit settles it");
+            assert_eq!((settled.first, settled.settled, settled.state), (id, true, Some(rejected.clone())));
+        }
+    }
+    assert_eq!(peek_all(broker.address(), "q/$DeadLetterQueue", 1).await, ["b"], "the first is completed");
+    broker.stop().await;
+}
+
 #[tokio::test]
 async fn a_transaction_ends_with_its_connection() {
     let broker = broker_with(&["q"]).await;
@@ -195,6 +238,31 @@ async fn a_transaction_ends_with_its_connection() {
     assert_eq!(other.send(SENDER, None, &text("c")).await, Some(DeliveryState::Accepted));
     assert_eq!(peek_all(broker.address(), "q", 1).await, ["c"]);
     broker.stop().await;
+}
+
+/// The .NET SDK declares before it opens the link that sends its first token, so that a connection without one may
+/// declare a few, for a short time.
+#[tokio::test]
+async fn a_coordinator_link_needs_a_token() {
+    let fixture = crate::protection::start_with_keys().await;
+    let mut without = TransactionClient::connect(fixture.address).await;
+    let mut with = TransactionClient::of(RawPeer::authenticated(fixture.address, "reader", "reader-key").await).await;
+    for _ in 0..10 {
+        without.declare().await.expect("an answer");
+    }
+    let refused = without.send(COORDINATOR, None, &described(0x31, vec![Value::Null])).await;
+    let Some(DeliveryState::Rejected(Some(error))) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.condition.as_str(), "amqp:resource-limit-exceeded");
+    assert!(error.description.as_deref().is_some_and(|text| text.contains("without a token")), "{error:?}");
+    for _ in 0..11 {
+        with.declare().await.expect("an answer");
+    }
+    fixture.test("POST", "clock", r#"{"advance_ms": 20001}"#).await;
+    let Performative::Transfer(frame) = transfer(COORDINATOR, without.next_delivery, false) else { unreachable!() };
+    without.peer.frame_with(0, &Performative::Transfer(frame), &described(0x31, vec![Value::Null])).await;
+    let cut = without.peer.close_error().await;
+    assert_eq!(cut, Some(("detach", "amqp:unauthorized-access".to_owned())));
+    with.declare().await.expect("a key of the namespace is enough");
 }
 
 /// Moves messages from `from` to `to`, two copies each, until the connection ends.
