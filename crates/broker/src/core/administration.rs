@@ -35,7 +35,7 @@ impl Core {
         self.handle_due_timers(call);
         description.check()?;
         self.check_tier(&description)?;
-        self.check_forwarding(&description)?;
+        self.check_forwarding(path, &description)?;
         let (path, topic) = self.check_path(path, &description)?;
         if self.by_path.contains_key(&name::normalize(&path)) {
             return Err(Error::EntityExists { path });
@@ -86,7 +86,7 @@ impl Core {
         let entity = self.entities.get(&id).expect("found by path");
         entity.description.check_update(&description)?;
         self.check_tier(&description)?;
-        self.check_forwarding(&description)?;
+        self.check_forwarding(path, &description)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord { updated_at: call.now, ..entity.record(&json) };
         self.state.append_record(call, &JournalRecord::Entity(record))?;
