@@ -23,16 +23,18 @@ pub enum Error {
         "The request was terminated because the namespace is being throttled. Error code : 50009. Please wait 2 seconds and try again."
     )]
     ServerBusy,
-    #[error("The maximum number of {what} ({limit}) has been reached. Delete one before you create another.")]
+    #[error(
+        "The maximum number of resources of type `{what}` has been reached or exceeded. Actual: {limit}, Max allowed: {limit}. Delete one before you create another."
+    )]
     TooManyEntities { what: &'static str, limit: usize },
     #[error("The value for '{field}' {rule}.")]
     InvalidArgument { field: &'static str, rule: Box<str> },
     #[error("SubCode=40400. The auto forwarding destination entity '{path}' does not exist.")]
     ForwardTargetNotFound { path: Box<str> },
-    #[error(
-        "SubCode=40000. Auto forwarding from '{path}' to '{to}' is not allowed: messages would come back to '{path}'."
-    )]
+    #[error("Auto forwarding from '{path}' to '{to}' is not allowed: messages would come back to '{path}'.")]
     ForwardLoop { path: Box<str>, to: Box<str> },
+    #[error("{text}")]
+    NotInTier { text: Box<str> },
     #[error("{0}")]
     NotAllowed(&'static str),
     #[error("not implemented: {0}")]
@@ -85,7 +87,10 @@ impl Error {
             Self::EntityExists { .. } => "com.microsoft:entity-already-exists",
             Self::EntityDisabled { .. } => "com.microsoft:entity-disabled",
             Self::InvalidArgument { .. } | Self::InvalidRule(_) => "com.microsoft:argument-error",
-            Self::NotAllowed(_) | Self::ForwardTargetNotFound { .. } | Self::ForwardLoop { .. } => "amqp:not-allowed",
+            Self::NotAllowed(_)
+            | Self::NotInTier { .. }
+            | Self::ForwardTargetNotFound { .. }
+            | Self::ForwardLoop { .. } => "amqp:not-allowed",
             Self::NotImplemented(_) => "amqp:not-implemented",
             Self::MessageTooLarge { .. } => "amqp:link:message-size-exceeded",
             Self::UnknownTransaction => "amqp:transaction:unknown-id",
@@ -123,6 +128,7 @@ impl Error {
             | Self::InvalidRule(_)
             | Self::ForwardTargetNotFound { .. }
             | Self::ForwardLoop { .. }
+            | Self::NotInTier { .. }
             | Self::TransactionRolledBack { .. }
             | Self::NotAllowed(_) => 400,
             Self::MessageTooLarge { .. }

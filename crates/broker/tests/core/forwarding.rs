@@ -135,7 +135,7 @@ fn a_loop_is_refused() {
     for to in ["a", "A", "b", "c", "t"] {
         let error = forward_queue(&mut fixture, "a", Some(to)).unwrap_err();
         assert_eq!((error.status(), error.condition()), (400, "amqp:not-allowed"), "{to}");
-        assert!(error.to_string().starts_with("SubCode=40000. Auto forwarding from 'a' to "), "{error}");
+        assert!(error.to_string().starts_with("Auto forwarding from 'a' to "), "{error}");
     }
     let mut to_itself = SubscriptionDescription::default();
     to_itself.egress.forward_to = Some("t".into());

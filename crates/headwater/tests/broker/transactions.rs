@@ -1,7 +1,7 @@
 //! Transactions of a raw client: declare, discharge, via-entity, and a broker that is killed while clients commit.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use amqp::message::MessageWriter;
 use amqp::performative::{Coordinator, Disposition, Flow, Performative, TransactionalState, Transfer};
@@ -11,6 +11,7 @@ use broker::{Broker, StorageLocation};
 use bytes::{Bytes, BytesMut};
 use std::net::SocketAddr;
 use testkit::process::Program;
+use testkit::wait::wait_for;
 
 use crate::fixture::{BINARY, SOON};
 use crate::raw_peer::{RawPeer, attach, credit, transfer};
@@ -265,18 +266,39 @@ async fn a_coordinator_link_needs_a_token() {
     with.declare().await.expect("a key of the namespace is enough");
 }
 
-/// Moves messages from `from` to `to`, two copies each, until the connection ends.
-async fn move_until_killed(address: SocketAddr) {
+/// What movers saw until the broker was killed.
+#[derive(Debug, Default)]
+struct MoveReport {
+    /// Messages whose commit was acknowledged.
+    committed: BTreeSet<String>,
+    rollbacks: usize,
+    /// Transactions with operations that neither were ended nor answered.
+    interrupted: usize,
+}
+
+/// Moves messages from `from` to `to`, two copies each, until the connection ends. Every second transaction is rolled
+/// back and done again.
+async fn move_until_killed(address: SocketAddr, report: Arc<Mutex<MoveReport>>) {
     let client = TransactionClient::connect(address).await.sender("to", Some("from")).await;
     let mut client = client.receiver("from", 1_000).await;
     while let Some((id, body)) = client.receive().await {
-        let Some(transaction) = client.declare().await else { return };
-        for _ in 0..2 {
-            client.send_in(&transaction, &body).await;
-        }
-        client.settle_in(&transaction, id, DeliveryState::Accepted).await;
-        if client.discharge(&transaction, false).await.is_none() {
-            return;
+        for fail in [true, false] {
+            let Some(transaction) = client.declare().await else { return };
+            for _ in 0..2 {
+                client.send_in(&transaction, &body).await;
+            }
+            client.settle_in(&transaction, id, DeliveryState::Accepted).await;
+            let outcome = client.discharge(&transaction, fail).await;
+            let mut report = report.lock().expect("no mover panics");
+            match (outcome, fail) {
+                (Some(DeliveryState::Accepted), true) => report.rollbacks += 1,
+                (Some(DeliveryState::Accepted), false) => drop(report.committed.insert(body.clone())),
+                (None, _) => {
+                    report.interrupted += 1;
+                    return;
+                }
+                (other, _) => panic!("{other:?}"),
+            }
         }
     }
 }
@@ -300,7 +322,8 @@ async fn create(address: SocketAddr, queue: &str) {
 
 #[tokio::test]
 async fn a_kill_between_two_commits_leaves_no_half() {
-    const MESSAGES: u32 = 300;
+    const MESSAGES: usize = 1_000;
+    const ROUNDS: usize = 4;
     let data = tempfile::tempdir().expect("a temporary folder");
     let (mut broker, mut address) = start(data.path()).await;
     for queue in ["from", "to"] {
@@ -310,9 +333,16 @@ async fn a_kill_between_two_commits_leaves_no_half() {
     for n in 0..MESSAGES {
         filler.send(SENDER, None, &text(&n.to_string())).await.expect("an answer");
     }
-    for round in 1..4 {
-        let movers: Vec<_> = (0..3).map(|_| tokio::spawn(move_until_killed(address))).collect();
-        tokio::time::sleep(Duration::from_millis(20 * round)).await;
+    let report = Arc::new(Mutex::new(MoveReport::default()));
+    for round in 1..=ROUNDS {
+        let movers: Vec<_> = (0..3).map(|_| tokio::spawn(move_until_killed(address, Arc::clone(&report)))).collect();
+        // Not all at the same point of a transaction.
+        let committed = || report.lock().expect("no mover panics").committed.len();
+        wait_for("enough commits", SOON, async || {
+            let count = committed();
+            if count >= 21 * round { Ok(()) } else { Err(count) }
+        })
+        .await;
         broker.kill().await;
         for mover in movers {
             mover.await.expect("it ends with its connection");
@@ -328,7 +358,15 @@ async fn a_kill_between_two_commits_leaves_no_half() {
             places.entry(body).or_default().push(queue);
         }
     }
-    assert_eq!(places.len(), MESSAGES as usize, "none is lost");
+    let report = report.lock().expect("no mover panics");
+    assert_eq!(places.len(), MESSAGES, "none is lost");
     let wrong: Vec<_> = places.iter().filter(|(_, found)| **found != ["from"] && **found != ["to", "to"]).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
+    let undone: Vec<_> = report.committed.iter().filter(|body| places[*body] != ["to", "to"]).collect();
+    assert!(undone.is_empty(), "acknowledged commits: {undone:?}");
+    let moved = places.values().filter(|found| **found == ["to", "to"]).count();
+    assert!(report.rollbacks >= 20 * ROUNDS, "{report:?}");
+    assert!(report.interrupted >= ROUNDS, "every kill hits transactions in flight: {}", report.interrupted);
+    assert!(moved >= 20 * ROUNDS && moved < MESSAGES, "{moved} moved");
+    assert!(moved <= report.committed.len() + report.interrupted, "{moved} moved, {report:?}");
 }
