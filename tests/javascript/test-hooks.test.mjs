@@ -18,8 +18,8 @@ after(async () => {
   await broker.stop();
 });
 
-const connect = (maxRetries = 0) =>
-  new ServiceBusClient(broker.connectionString, { retryOptions: { maxRetries, retryDelayInMs: 100, timeoutInMs: 20_000 } });
+const connect = (maxRetries = 0, timeoutInMs = 20_000) =>
+  new ServiceBusClient(broker.connectionString, { retryOptions: { maxRetries, retryDelayInMs: 100, timeoutInMs } });
 
 const advance = (ms) => broker.hook("clock", { advance_ms: ms });
 const arm = (kind, entity, more = {}) => broker.hook("faults", { kind, entity, ...more });
@@ -72,7 +72,8 @@ test("an idle queue is deleted, a used one and one with a receiver stay", async 
   const idleTime = "<AutoDeleteOnIdle>PT5M</AutoDeleteOnIdle>";
   const [idle, used, held] = [await broker.makeQueue(idleTime), await broker.makeQueue(idleTime), await broker.makeQueue(idleTime)];
   const receiver = client.createReceiver(held);
-  await receiver.peekMessages(1);
+  // A peek does not attach the receiver.
+  await receiver.receiveMessages(1, { maxWaitTimeInMs: 100 });
   await advance(4 * 60_000);
   await client.createSender(used).sendMessages({ body: "a" });
   await advance(2 * 60_000);
@@ -92,7 +93,7 @@ test("a throttled send stores nothing, with the words of the service", async () 
 test("a send with a lost acknowledgement is stored once", async () => {
   const queue = await broker.makeQueue("<RequiresDuplicateDetection>true</RequiresDuplicateDetection>");
   await arm("lose_acknowledgement", queue);
-  const retrying = connect(3);
+  const retrying = connect(5, 2_000);
   try {
     await retrying.createSender(queue).sendMessages({ body: "once", messageId: "1" });
     const receiver = retrying.createReceiver(queue);
@@ -116,7 +117,7 @@ test("an expired session lock is reported", async () => {
 });
 
 test("faults are listed and disarmed", async () => {
-  await arm("server_busy", "nobody");
+  await arm("server_busy", await broker.makeQueue());
   assert.equal((await broker.hook("state", undefined, "GET")).armed.length, 1);
   await broker.hook("faults", undefined, "DELETE");
   assert.equal((await broker.hook("state", undefined, "GET")).armed.length, 0);
