@@ -31,7 +31,7 @@ test("a queue is created by its sender", async () => {
   assert.deepEqual(bodies(await receive(client.createReceiver("first-use"), 1)), ["a"]);
 });
 
-test("a subscription is created with its topic, and sessions with their queue", async () => {
+test("a subscription and a queue with sessions are created", async () => {
   const subscription = client.createReceiver("first-topic", "all");
   await subscription.peekMessages(1);
   await client.createSender("first-topic").sendMessages({ body: "a" });
@@ -42,7 +42,7 @@ test("a subscription is created with its topic, and sessions with their queue", 
   await session.close();
 });
 
-test("a message expires and a scheduled one arrives when the clock moves", async () => {
+test("messages expire and are due when the clock moves", async () => {
   const queue = await broker.makeQueue("<DeadLetteringOnMessageExpiration>true</DeadLetteringOnMessageExpiration>");
   const sender = client.createSender(queue);
   await sender.sendMessages({ body: "expires", timeToLive: 60_000 });
@@ -68,7 +68,7 @@ test("a lock expires when the clock moves", async () => {
   await receiver.completeMessage(again);
 });
 
-test("an idle queue is deleted, a used one and one with a receiver stay", async () => {
+test("an idle queue is deleted, others stay", async () => {
   const idleTime = "<AutoDeleteOnIdle>PT5M</AutoDeleteOnIdle>";
   const [idle, used, held] = [await broker.makeQueue(idleTime), await broker.makeQueue(idleTime), await broker.makeQueue(idleTime)];
   const receiver = client.createReceiver(held);
@@ -81,7 +81,7 @@ test("an idle queue is deleted, a used one and one with a receiver stay", async 
   await receiver.close();
 });
 
-test("a throttled send stores nothing, with the words of the service", async () => {
+test("a throttled send stores nothing", async () => {
   const queue = await broker.makeQueue();
   await arm("server_busy", queue);
   const sender = client.createSender(queue);

@@ -66,12 +66,11 @@ def test_dead_letters_are_forwarded_with_their_source(client, make_queue):
 def test_a_loop_is_refused(admin, make_queue):
     one = make_queue()
     two = make_queue(forward_to=one)
-    for to in (one, two):
-        properties = admin.get_queue(one)
-        properties.forward_to = to
-        with pytest.raises(HttpResponseError, match="messages would come back") as refused:
-            admin.update_queue(properties)
-        assert refused.value.status_code == 400
+    properties = admin.get_queue(one)
+    properties.forward_to = two
+    with pytest.raises(HttpResponseError, match="messages would come back") as refused:
+        admin.update_queue(properties)
+    assert refused.value.status_code == 400
 
 
 def test_a_fifth_hop_ends_in_the_transfer_dead_letter_queue(client, make_queue):

@@ -58,6 +58,9 @@ def test_a_queue_of_the_basic_tier_can_be_updated():
         properties.max_delivery_count = 3
         admin.update_queue(properties)
         assert admin.get_queue("plain").max_delivery_count == 3
+        properties.default_message_time_to_live = None
+        admin.update_queue(properties)
+        assert admin.get_queue("plain").default_message_time_to_live == datetime.timedelta(days=14)
 
 
 def test_the_standard_tier_has_100_partitioned_entities_and_5_gb():
@@ -72,7 +75,7 @@ def test_the_standard_tier_has_100_partitioned_entities_and_5_gb():
         admin.create_topic("more")
 
 
-def test_the_premium_tier_has_large_queues_and_no_partitioned_ones():
+def test_the_premium_tier_has_large_queues_without_partitions():
     with tier("premium") as (_, admin):
         assert admin.get_namespace_properties().messaging_sku == "Premium"
         with refused("'EnablePartitioning' cannot be set .* 'Premium' tier"):

@@ -92,9 +92,10 @@ impl Core {
         &mut self,
         call: &mut CallContext<'_>,
         path: &str,
-        description: EntityDefinition,
+        mut description: EntityDefinition,
     ) -> Result<(), Error> {
         self.handle_due_timers(call);
+        self.state.limits.tier.apply_defaults(&mut description);
         let id = self.find_entity(path)?;
         let entity = self.entities.get(&id).expect("found by path");
         entity.description.check_update(&description)?;

@@ -5,7 +5,8 @@
 //! record, which removes it from its queue and adds it to all that get it. So a crash neither loses nor doubles it: the
 //! next start finds it on one side and goes on. Checks, rules and duplicate detection of the destination apply as for a
 //! send. A message that the destination refuses, or that was forwarded too often, moves to the transfer dead-letter
-//! queue. A loop is refused when it is created; one that filters can end, or that is stored from before, ends by itself.
+//! queue. A loop through other entities is refused when it is created. Any other one ends by itself: of an entity that
+//! forwards to itself, through filters, or stored from before.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -40,8 +41,8 @@ const TOO_MANY_HOPS_TEXT: &str =
 pub(super) const NO_RECEIVER: &str = "Can not create a message receiver on an entity with auto-forwarding enabled.";
 
 impl Core {
-    /// Checks that the entities to forward to exist, and that no message comes back by forwarding alone. `path` is that
-    /// of the entity that forwards.
+    /// Checks that the entities to forward to exist, and that no message comes back through others by forwarding alone.
+    /// `path` is that of the entity that forwards.
     pub(super) fn check_forwarding(&self, path: &str, description: &EntityDefinition) -> Result<(), Error> {
         let is_missing = |path: &&str| self.resolve_send_address(path).is_err();
         if let Some(path) = description.forward_paths().find(is_missing) {
@@ -49,10 +50,10 @@ impl Core {
         }
         // A subscription gets what is sent to its topic.
         let receives = name::split_subscription(path).map_or(path, |(topic, _)| topic);
-        let [messages, dead_letters] = description.forwarding();
+        let [messages, _] = description.forwarding();
         let own = name::normalize(receives);
-        let loops = messages.filter(|to| self.leads_to(to, &own));
-        match loops.or(dead_letters.filter(|to| name::normalize(to) == own)) {
+        // The service accepts an entity that forwards to itself.
+        match messages.filter(|to| name::normalize(to) != own && self.leads_to(to, &own)) {
             Some(to) => Err(Error::ForwardLoop { path: receives.into(), to: to.into() }),
             None => Ok(()),
         }
