@@ -269,6 +269,7 @@ async fn a_coordinator_link_needs_a_token() {
 /// What movers saw until the broker was killed.
 #[derive(Debug, Default)]
 struct MoveReport {
+    connected: usize,
     /// Messages whose commit was acknowledged.
     committed: BTreeSet<String>,
     rollbacks: usize,
@@ -281,6 +282,7 @@ struct MoveReport {
 async fn move_until_killed(address: SocketAddr, report: Arc<Mutex<MoveReport>>) {
     let client = TransactionClient::connect(address).await.sender("to", Some("from")).await;
     let mut client = client.receiver("from", 1_000).await;
+    report.lock().expect("no mover panics").connected += 1;
     while let Some((id, body)) = client.receive().await {
         for fail in [true, false] {
             let Some(transaction) = client.declare().await else { return };
@@ -324,6 +326,7 @@ async fn create(address: SocketAddr, queue: &str) {
 async fn a_kill_between_two_commits_leaves_no_half() {
     const MESSAGES: usize = 1_000;
     const ROUNDS: usize = 4;
+    const MOVERS: usize = 3;
     let data = tempfile::tempdir().expect("a temporary folder");
     let (mut broker, mut address) = start(data.path()).await;
     for queue in ["from", "to"] {
@@ -335,12 +338,17 @@ async fn a_kill_between_two_commits_leaves_no_half() {
     }
     let report = Arc::new(Mutex::new(MoveReport::default()));
     for round in 1..=ROUNDS {
-        let movers: Vec<_> = (0..3).map(|_| tokio::spawn(move_until_killed(address, Arc::clone(&report)))).collect();
-        // Not all at the same point of a transaction.
-        let committed = || report.lock().expect("no mover panics").committed.len();
-        wait_for("enough commits", SOON, async || {
-            let count = committed();
-            if count >= 21 * round { Ok(()) } else { Err(count) }
+        let progress = || {
+            let report = report.lock().expect("no mover panics");
+            (report.connected, report.committed.len())
+        };
+        let (_, before) = progress();
+        let movers: Vec<_> =
+            (0..MOVERS).map(|_| tokio::spawn(move_until_killed(address, Arc::clone(&report)))).collect();
+        wait_for("commits of all movers", SOON, async || {
+            let (connected, committed) = progress();
+            let enough = connected == MOVERS * round && committed >= before + 20;
+            if enough { Ok(()) } else { Err((connected, committed)) }
         })
         .await;
         broker.kill().await;
