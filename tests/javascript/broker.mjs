@@ -6,9 +6,12 @@ import { fileURLToPath } from "node:url";
 
 const config = fileURLToPath(new URL("./emulator-config.json", import.meta.url));
 
-/** Starts a broker with more arguments, and reads the lines that it prints at its start. */
-export async function startBroker(...more) {
-  const child = spawn(process.env.HEADWATER_BIN, ["broker", "--listen", "127.0.0.1:0", "--ephemeral", "--config", config, ...more],
+/** Starts a broker with the entities of the file and more arguments. */
+export const startBroker = (...more) => startEmptyBroker("--config", config, ...more);
+
+/** Starts a broker, and reads the lines that it prints at its start. */
+export async function startEmptyBroker(...more) {
+  const child = spawn(process.env.HEADWATER_BIN, ["broker", "--listen", "127.0.0.1:0", "--ephemeral", ...more],
     { stdio: ["ignore", "pipe", "inherit"] });
   const lines = [];
   const input = createInterface({ input: child.stdout });
@@ -24,15 +27,27 @@ export async function startBroker(...more) {
     address,
     // The address of its page, with the token for actions if it has no keys.
     page: lines.find((line) => line.startsWith("page: ")).slice("page: ".length),
-    // Creates a queue for a test; `settings` are elements of its description, in the service's order.
+    // Creates an entity; `settings` are elements of its description, in the service's order.
+    async create(path, settings = "", kind = "Queue") {
+      const body = '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">' +
+        `<${kind}Description xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">` +
+        `${settings}</${kind}Description></content></entry>`;
+      const answer = await fetch(`http://${address}/${path}?api-version=2021-05`, { method: "PUT", body });
+      return { status: answer.status, text: await answer.text() };
+    },
+    // Creates a queue for a test.
     async makeQueue(settings = "") {
       const name = `queue-${++queues}`;
-      const body = '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">' +
-        '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">' +
-        `${settings}</QueueDescription></content></entry>`;
-      const answer = await fetch(`http://${address}/${name}?api-version=2021-05`, { method: "PUT", body });
-      if (answer.status !== 201) throw new Error(`${name} was not created: ${await answer.text()}`);
+      const { status, text } = await this.create(name, settings);
+      if (status !== 201) throw new Error(`${name} was not created: ${text}`);
       return name;
+    },
+    // A request to its test hooks; the broker needs `--test-token t0ken`.
+    async hook(path, body, method = "POST") {
+      const answer = await fetch(`http://${address}/$test/${path}`,
+        { method, body: body && JSON.stringify(body), headers: { "x-headwater-test-token": "t0ken" } });
+      if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
+      return answer.json();
     },
     connectionString: `Endpoint=sb://${address};SharedAccessKeyName=RootManageSharedAccessKey;` +
       "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;",

@@ -10,6 +10,7 @@ import urllib.parse
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError, ServiceBusAuthorizationError, ServiceBusError)
 from azure.servicebus.management import AccessRights, AuthorizationRule, ServiceBusAdministrationClient
@@ -30,7 +31,7 @@ def broker(tmp_path_factory):
     keys.write_text(json.dumps(KEYS))
     broker = Broker("--ephemeral", "--keys", str(keys))
     admin = administration(broker, "root", "root key")
-    for name in ("orders", "other"):
+    for name in ("orders", "other", "orders/x"):
         admin.create_queue(name)
     yield broker
     broker.stop()
@@ -123,3 +124,24 @@ def test_an_expired_token_and_one_for_another_queue_are_refused(broker):
         with with_token(broker, token) as client, pytest.raises(ServiceBusError):
             with client.get_queue_sender("orders") as sender:
                 sender.send_messages(ServiceBusMessage("a"))
+
+
+def test_a_key_of_a_queue_does_not_reach_one_below_its_path(broker):
+    """The name of a queue can contain slashes."""
+    with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
+        send(broker, "orders", "orders key", queue="orders/x")
+    send(broker, "root", "root key", queue="orders/x")
+
+
+@pytest.mark.asyncio
+async def test_a_key_gives_its_rights_and_no_others_async(broker):
+    def connect(name):
+        return AsyncServiceBusClient.from_connection_string(connection_string(broker, name, f"{name} key"), retry_total=0)
+    async with connect("sender") as client, client.get_queue_sender("other") as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    async with connect("reader") as client:
+        async with client.get_queue_receiver("other") as receiver:
+            assert len(await receiver.receive_messages(1, max_wait_time=10)) == 1
+        with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
+            async with client.get_queue_sender("other") as sender:
+                await sender.send_messages(ServiceBusMessage("b"))

@@ -115,3 +115,28 @@ async def test_a_session_that_deletes_is_kept_async(broker, admin):
             advance(broker, 60_000)
             await sender.send_messages(ServiceBusMessage("b", session_id="s"))
             assert [str(message) for message in await receiver.receive_messages(1, max_wait_time=10)] == ["b"]
+
+
+@pytest.mark.asyncio
+async def test_faults_reach_the_async_client(broker, admin, arm):
+    plain, sessions = unique("queue"), unique("queue")
+    admin.create_queue(plain, requires_duplicate_detection=True)
+    admin.create_queue(sessions, requires_session=True)
+    async with AsyncServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
+        arm("server_busy", plain)
+        async with client.get_queue_sender(plain) as sender:
+            with pytest.raises(ServiceBusServerBusyError, match="Error code : 50009. Please wait 2 seconds and try again"):
+                await sender.send_messages(ServiceBusMessage("refused"))
+        async with client.get_queue_receiver(sessions, session_id="s") as receiver, \
+                client.get_queue_sender(sessions) as sender:
+            await sender.send_messages(ServiceBusMessage("a", session_id="s"))
+            [message] = await receiver.receive_messages(1, max_wait_time=10)
+            arm("expire_session_lock", sessions, session="s")
+            with pytest.raises(SessionLockLostError):
+                await receiver.complete_message(message)
+    async with AsyncServiceBusClient.from_connection_string(broker.connection_string) as client:
+        arm("lose_acknowledgement", plain)
+        async with client.get_queue_sender(plain) as sender:
+            await sender.send_messages(ServiceBusMessage("once", message_id="1"))
+        async with client.get_queue_receiver(plain) as receiver:
+            assert [str(message) for message in await receiver.receive_messages(5, max_wait_time=1)] == ["once"]

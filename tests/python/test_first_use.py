@@ -1,11 +1,11 @@
-"""For tests of other applications: entities created on first use, a reset between tests, the Basic tier."""
+"""For tests of other applications: entities created on first use, a reset between tests."""
 
 import time
 import urllib.request
 
 import pytest
-from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -83,17 +83,18 @@ def test_without_the_flag_nothing_is_created(client):
             sender.send_messages(ServiceBusMessage("a"))
 
 
-def test_the_basic_tier_has_only_plain_queues():
-    broker = Broker("--ephemeral", "--tier", "basic")
-    try:
-        admin = administrate(broker)
-        assert admin.get_namespace_properties().messaging_sku == "Basic"
-        admin.create_queue("plain")
-        with pytest.raises(HttpResponseError, match="'Basic' tier") as refused:
-            admin.create_topic("topic")
-        assert refused.value.status_code == 400
-        for properties in ({"requires_session": True}, {"requires_duplicate_detection": True}, {"forward_to": "plain"}):
-            with pytest.raises(HttpResponseError, match="Basic tier"):
-                admin.create_queue("other", **properties)
-    finally:
-        broker.stop()
+@pytest.mark.asyncio
+async def test_entities_are_created_and_reset_async(fresh):
+    async with AsyncServiceBusClient.from_connection_string(fresh.connection_string, retry_total=0) as client:
+        async with client.get_subscription_receiver("events", "all") as receiver, \
+                client.get_topic_sender("events") as sender:
+            await receiver.peek_messages()
+            await sender.send_messages(ServiceBusMessage("a"))
+            assert len(await receiver.receive_messages(1, max_wait_time=30)) == 1
+        async with client.get_queue_receiver("orders", session_id="s") as receiver, \
+                client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage("b", session_id="s"))
+            assert len(await receiver.receive_messages(1, max_wait_time=30)) == 1
+    assert administrate(fresh).get_queue("orders").requires_session
+    reset(fresh)
+    assert list(administrate(fresh).list_queues()) == list(administrate(fresh).list_topics()) == []

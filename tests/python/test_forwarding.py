@@ -63,14 +63,22 @@ def test_dead_letters_are_forwarded_with_their_source(client, make_queue):
     assert dead.dead_letter_source == queue
 
 
-def test_a_loop_ends_in_the_transfer_dead_letter_queue(admin, client, make_queue):
+def test_a_loop_is_refused(admin, make_queue):
     one = make_queue()
     two = make_queue(forward_to=one)
     properties = admin.get_queue(one)
     properties.forward_to = two
-    admin.update_queue(properties)
-    send(client, one, "a")
-    receiver = client.get_queue_receiver(one, sub_queue=ServiceBusSubQueue.TRANSFER_DEAD_LETTER)
+    with pytest.raises(HttpResponseError, match="messages would come back") as refused:
+        admin.update_queue(properties)
+    assert refused.value.status_code == 400
+
+
+def test_a_fifth_hop_ends_in_the_transfer_dead_letter_queue(client, make_queue):
+    queues = [make_queue()]
+    for _ in range(5):
+        queues.append(make_queue(forward_to=queues[-1]))
+    send(client, queues[5], "a")
+    receiver = client.get_queue_receiver(queues[1], sub_queue=ServiceBusSubQueue.TRANSFER_DEAD_LETTER)
     [dead] = receive(receiver, 1)
     assert dead.dead_letter_reason == "MaxTransferHopCountExceeded"
 

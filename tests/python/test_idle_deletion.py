@@ -45,3 +45,20 @@ async def test_a_receiver_keeps_its_idle_subscription_async(broker, admin):
             await receiver.peek_messages()
             advance(broker, 6 * 60_000)
     assert [subscription.name for subscription in admin.list_subscriptions(topic)] == ["held"]
+
+
+@pytest.mark.asyncio
+async def test_an_idle_queue_is_deleted_and_a_used_one_stays_async(broker, admin):
+    idle, used = unique("queue"), unique("queue")
+    for queue in idle, used:
+        admin.create_queue(queue, auto_delete_on_idle=datetime.timedelta(minutes=5))
+    async with AsyncServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
+        advance(broker, 4 * 60_000)
+        async with client.get_queue_sender(used) as sender:
+            await sender.send_messages(ServiceBusMessage("a"))
+        advance(broker, 2 * 60_000)
+        async with client.get_queue_receiver(used) as receiver:
+            assert len(await receiver.receive_messages(1, max_wait_time=10)) == 1
+        with pytest.raises(ServiceBusError):
+            async with client.get_queue_sender(idle) as sender:
+                await sender.send_messages(ServiceBusMessage("b"))

@@ -56,6 +56,10 @@ impl RawAmqpClient {
         self.until(|event| matches!(event, ConnectionEvent::Delivery(delivery) if delivery.link == responses)).await
     }
 
+    pub fn attach(&mut self, attach: Attach) -> LinkId {
+        self.amqp.attach(self.session, attach).expect("an AMQP session takes a link")
+    }
+
     pub fn sender(&mut self, address: &str) -> LinkId {
         let mut attach = Attach::sender(format!("send-{address}"), Source::at("bench"), Target::at(address));
         attach.snd_settle_mode = SenderSettleMode::Unsettled;

@@ -13,8 +13,8 @@ use crate::broker_load::{AcceptLoad, SingleSessionReceiver, batches, messages, s
 use crate::processes::headwater_binary;
 
 const BODY: usize = 1024;
-const QUEUE: &str = "<MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
-const SESSIONS: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
+const QUEUE: &str = "<MaxSizeInMegabytes>5120</MaxSizeInMegabytes>";
+const SESSIONS: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>5120</MaxSizeInMegabytes>";
 const CONSUMER: AcceptLoad = AcceptLoad { connections: 8, sessions: 8, credit: 1 };
 
 pub const LOADS: [&str; 4] = ["single", "batch", "receive", "accepts"];

@@ -1,6 +1,7 @@
 //! Benches and soaks of the pipeline and the broker.
 
 pub mod amqp_client;
+pub mod broker_features;
 pub mod broker_kills;
 pub mod broker_load;
 pub mod broker_scaling;

@@ -46,7 +46,7 @@ fn measure(name: &str, subscriptions: usize, rules: usize, filter: impl Fn(usize
     let mut effects = Vec::new();
     let mut call = CallContext { now: Timestamp(1_800_000_000_000), journal: &mut journal, effects: &mut effects };
     let mut description = TopicDescription::default();
-    description.ingress.max_size_in_megabytes = 81_920;
+    description.ingress.max_size_in_megabytes = 5_120;
     let topic = core.create(&mut call, "t", EntityDefinition::Topic(description)).expect("a topic");
     for number in 0..subscriptions {
         let path = format!("t/Subscriptions/s{number}");

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use broker::ServiceTier;
 use broker::core::{
     BrokerLimits, CallContext, Compaction, Core, CoreLinkId, EntityDefinition, IncomingMessage, LinkEffect,
     MessageDelivery, QueueDescription, QueueId, ReceiveMode, SessionFilter, SettlementOutcome, SnapshotCursor,
@@ -21,6 +22,11 @@ use broker::store::{LogStore, MaintenanceTask, StoreFolder, StoreOptions};
 const START: Timestamp = Timestamp(1_800_000_000_000);
 const SESSIONS: u64 = 1_000;
 const PATH: &str = "scale";
+
+/// Limits of the tier with the largest entities.
+fn premium() -> BrokerLimits {
+    BrokerLimits { tier: ServiceTier::Premium, ..BrokerLimits::default() }
+}
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,7 +61,7 @@ struct ScaleBroker {
 impl ScaleBroker {
     fn open(folder: &Path) -> Self {
         let begun = Instant::now();
-        let mut core = Core::new(BrokerLimits::default(), [7; 32]);
+        let mut core = Core::new(premium(), [7; 32]);
         let disk = Arc::new(StoreFolder::new(folder).expect("a folder"));
         let recovery = LogStore::open(disk, StoreOptions::default()).expect("a sound folder");
         let replayed = recovery.replay(|meta, body| core.replay(meta, body)).expect("sound records");

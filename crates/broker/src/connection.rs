@@ -63,6 +63,7 @@ pub(crate) use encode::{DeliveryForm, WireMessageState, encode_message};
 use idle_links::LinkActivity;
 use links::LinkTable;
 pub(crate) use node_requests::CallReply;
+use transactions::ProvisionalSettlements;
 
 /// Settings and counters that all connections of a broker share.
 #[derive(Debug, Clone)]
@@ -124,6 +125,7 @@ pub(crate) struct BrokerConnection<S> {
     settings: Arc<BrokerConnectionConfig>,
     links: LinkTable,
     grants: ConnectionGrants,
+    provisional: ProvisionalSettlements,
     activity: LinkActivity,
     /// The host name that the client opened the connection with, for error texts.
     namespace: String,
@@ -174,6 +176,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         line,
         replies,
         grants,
+        provisional: ProvisionalSettlements::default(),
         activity: LinkActivity::new(Instant::now()),
         namespace: "localhost".to_owned(),
         partial_budget: PartialDeliveryBudget::new(&settings.partial_bytes),

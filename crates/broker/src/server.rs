@@ -82,6 +82,7 @@ impl Config {
     pub fn set_tier(&mut self, tier: ServiceTier) {
         self.tier = tier;
         self.limits.max_message_size = tier.max_message_size();
+        self.limits.max_entities = tier.max_entities();
         self.limits.tier = tier;
     }
 }

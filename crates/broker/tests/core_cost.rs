@@ -5,8 +5,11 @@
 
 use std::time::Duration;
 
+use broker::ServiceTier;
 use broker::core::*;
-use broker::journal::{AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, ReadJournalEntry};
+use broker::journal::{
+    AppendError, Journal, JournalEntry, JournalLocation, Lsn, ReadError, ReadJournalEntry, VolatileJournal,
+};
 use bytes::Bytes;
 
 /// A journal that stores nothing, so that only the core's own memory is measured.
@@ -49,6 +52,11 @@ impl Journal for NullJournal {
 
 const START: Timestamp = Timestamp(1_800_000_000_000);
 
+/// Limits of the tier with the largest entities.
+fn premium() -> BrokerLimits {
+    BrokerLimits { tier: ServiceTier::Premium, ..BrokerLimits::default() }
+}
+
 struct CostFixture {
     core: Core,
     journal: NullJournal,
@@ -66,7 +74,7 @@ impl CostFixture {
         description.egress.requires_session = true;
         description.common.default_message_time_to_live = ttl;
         let mut fixture = Self {
-            core: Core::new(BrokerLimits::default(), [1; 32]),
+            core: Core::new(premium(), [1; 32]),
             journal: NullJournal::default(),
             effects: Vec::new(),
             queue: QueueId::main(EntityId(0)),
@@ -184,6 +192,53 @@ fn a_step_takes_constant_time() {
     assert!(figures[2..].iter().all(|figure| *figure < figures[0] * 10.0), "{figures:?}");
 }
 
+/// Forwards a thousand of `stored` messages; returns microseconds for each.
+fn forwarding_time(stored: u64, sessions: u64) -> f64 {
+    let (mut core, mut journal) = (Core::new(premium(), [1; 32]), VolatileJournal::default());
+    let mut call = |now: u64, act: &mut dyn FnMut(&mut Core, &mut CallContext<'_>)| {
+        let mut effects = Vec::new();
+        act(
+            &mut core,
+            &mut CallContext { now: Timestamp(START.0 + now), journal: &mut journal, effects: &mut effects },
+        );
+    };
+    let mut description = QueueDescription::default();
+    description.ingress.max_size_in_megabytes = 81_920;
+    description.egress.requires_session = true;
+    let queue = |description: &QueueDescription| EntityDefinition::Queue(description.clone());
+    let mut ids = Vec::new();
+    for path in ["to", "from"] {
+        call(0, &mut |core, call| ids.push(core.create(call, path, queue(&description)).unwrap()));
+    }
+    for n in 0..stored {
+        let session_id = Some(format!("{}", n % sessions).into());
+        let message = IncomingMessage { session_id, ..IncomingMessage::default() };
+        call(0, &mut |core, call| drop(core.send(call, ids[1], std::slice::from_ref(&message)).unwrap()));
+    }
+    description.egress.forward_to = Some("to".into());
+    call(0, &mut |core, call| core.update(call, "from", queue(&description)).unwrap());
+    let start = thread_cpu_time();
+    for tick in 1..=4 {
+        call(tick, &mut |core, call| core.tick(call));
+    }
+    let time = thread_cpu_time() - start;
+    let mut moved = 0;
+    call(4, &mut |core, _| moved = core.entity("to").unwrap().counts.active);
+    assert!(moved >= 1_000 && moved < stored, "{moved}");
+    time.as_secs_f64() * 1e6 / moved as f64
+}
+
+#[test]
+fn forwarding_takes_constant_time_per_message() {
+    let few = forwarding_time(2_000, 10);
+    for (stored, sessions) in [(200_000, 10), (200_000, 1_000), (200_000, 100_000)] {
+        let many = forwarding_time(stored, sessions);
+        println!("2000 in 10 sessions: {few:.2} us, {stored} in {sessions} sessions: {many:.2} us");
+        // Collecting all of them in every tick would cost a hundred times more.
+        assert!(many < few * 10.0, "{sessions} sessions: {many} us, few: {few} us");
+    }
+}
+
 #[test]
 fn half_a_million_messages_recover_in_seconds() {
     let mut fixture = CostFixture::new(true, None);
@@ -202,7 +257,7 @@ fn half_a_million_messages_recover_in_seconds() {
     }
     let latest_snapshot = thread_cpu_time() - start;
     let start = thread_cpu_time();
-    let mut recovered = Core::new(BrokerLimits::default(), [2; 32]);
+    let mut recovered = Core::new(premium(), [2; 32]);
     for record in &records {
         recovered.replay(record, None).unwrap();
     }

@@ -11,11 +11,14 @@
 //!
 //! `cargo xtask bench broker -- --secured [MESSAGES]`: the same loads by turns on a plain broker, on one that requires keys, and on one that requires
 //! keys and TLS. Broker and client share the machine, so a rate shows the cost of both sides; the CPU is the broker's alone.
+//!
+//! `cargo xtask bench broker -- --features [MESSAGES]`: a topic with 1,000 rules next to one without, and transactions of ten sends next to ten sends.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use amqp::message::{BatchBuilder, FORMAT};
+use bench::broker_features::{self, FeatureFigure};
 use bench::broker_load::{AcceptLoad, SingleSessionReceiver, batches, messages, send};
 use bench::broker_scaling::{self, ScalingRow, max_cost_ratio};
 use bench::broker_security::{self, BrokerSecurity, LoadFigure};
@@ -48,7 +51,10 @@ struct Args {
     /// Measure by turns without keys, with keys, and with keys and TLS, instead of next to raw TCP
     #[arg(long)]
     secured: bool,
-    /// Messages to send; with --flat: the most that are stored [default: 200000, with --flat 5000000, with --secured 50000]
+    /// Measure a topic with 1,000 rules next to one without, and transactions next to plain sends
+    #[arg(long, conflicts_with_all = ["flat", "secured"])]
+    features: bool,
+    /// Messages to send; with --flat: the most that are stored [default: 200000, with --flat 5000000, with --secured and --features 50000]
     #[arg(value_parser = value_parser!(u64).range(1_000..))]
     messages: Option<u64>,
 }
@@ -58,6 +64,7 @@ async fn main() -> io::Result<()> {
     match Args::parse() {
         Args { flat: true, messages, .. } => measure_scaling(messages.unwrap_or(5_000_000)).await,
         Args { secured: true, messages, .. } => measure_security(messages.unwrap_or(50_000)).await,
+        Args { features: true, messages, .. } => measure_features(messages.unwrap_or(50_000)).await,
         Args { messages, .. } => measure_speed(messages.unwrap_or(200_000)).await,
     }
 }
@@ -156,6 +163,32 @@ async fn measure_security(count: u64) -> io::Result<()> {
         }
     }
     println!(r#"{{"bench":"broker-secured"{json}}}"#);
+    Ok(())
+}
+
+async fn measure_features(count: u64) -> io::Result<()> {
+    let mut rounds = vec![];
+    for _ in 0..ROUNDS {
+        let folder = tempfile::tempdir()?;
+        rounds.push(broker_features::measure(folder.path(), count).await?);
+    }
+    let mut report = BenchReport::new("broker-features");
+    println!("{:<30} {:>12}  us of the broker's cpu each, of the first", "load", "messages/s");
+    for (index, name) in broker_features::LOADS.into_iter().enumerate() {
+        // Rules are compared with a topic without them, transactions with sends in groups.
+        let base = if index < 4 { 0 } else { 4 };
+        let of =
+            |read: fn(&FeatureFigure) -> f64| -> Measurements { rounds.iter().map(|all| read(&all[index])).collect() };
+        let ratio: Measurements = rounds.iter().map(|all| all[index].cpu_us / all[base].cpu_us).collect();
+        let (rate, cpu) = (of(|figure| figure.rate), of(|figure| figure.cpu_us));
+        println!("{name:<30} {:>12.0}  {cpu:.2}, {ratio:.2}", rate.median());
+        let key = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_").to_lowercase();
+        report = report
+            .measured(&format!("{key}_per_s"), &rate, 0)
+            .measured(&format!("{key}_cpu_us"), &cpu, 2)
+            .measured(&format!("{key}_cpu_ratio"), &ratio, 2);
+    }
+    println!("{report}");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use ring::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::{AccessGrant, TokenError, covers, normalize};
+use super::{AccessGrant, TokenError, is_of_entity, normalize};
 use crate::atom::AccessRight;
 use crate::core::Timestamp;
 
@@ -153,7 +153,7 @@ impl EntraIssuer {
                 value => *value == principal,
             })
         };
-        let covers_path = |entity: Option<&str>| covers(&entity.map(normalize).unwrap_or_default(), path);
+        let covers_path = |entity: Option<&str>| is_of_entity(&entity.map(normalize).unwrap_or_default(), path);
         let own =
             self.assignments.iter().filter(|one| is_identity(&one.principal) && covers_path(one.entity.as_deref()));
         own.flat_map(|one| one.rights.iter().copied()).collect()

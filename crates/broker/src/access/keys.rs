@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use subtle::ConstantTimeEq;
 
-use super::{AccessGrant, EntraIssuer, covers, normalize};
+use super::{AccessGrant, EntraIssuer, is_of_entity, normalize};
 use crate::atom::{AccessRight, AuthorizationRule};
 use crate::core::Timestamp;
 
@@ -127,7 +127,7 @@ impl AccessKeys {
     pub(super) fn find<'a>(&'a self, name: &'a str, path: &'a str) -> impl Iterator<Item = &'a AccessKey> {
         self.keys.iter().filter(move |key| {
             let scope = key.entity.as_deref().map(normalize).unwrap_or_default();
-            key.name == name && covers(&scope, path)
+            key.name == name && is_of_entity(&scope, path)
         })
     }
 
@@ -166,6 +166,7 @@ mod tests {
         assert_eq!(keys.manager(), Some("root"));
         assert_eq!(keys.find("reader", "orders/$deadletterqueue").count(), 1);
         assert_eq!(keys.find("reader", "other").count(), 0);
+        assert_eq!(keys.find("reader", "orders/x").count(), 0, "another queue");
         assert_eq!(keys.find("root", "other").count(), 1);
         assert_eq!(keys.find("reader", "orders").next().unwrap().values().collect::<Vec<_>>(), ["k2", "k3"]);
     }

@@ -7,7 +7,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::keys::AccessKey;
-use super::{AccessGrant, AccessKeys, EntraIssuer, covers, normalize};
+use super::{AccessGrant, AccessKeys, EntraIssuer, is_below, normalize};
 use crate::atom::AuthorizationRule;
 use crate::core::Timestamp;
 
@@ -70,7 +70,7 @@ impl AccessKeys {
         let resource = percent_decode(fields.resource).ok_or(TokenError::Malformed)?;
         let resource = normalize(path_of(&resource));
         // Clients sign the address of the node that they open, and the node has no rights of its own.
-        if !covers(resource.strip_suffix(MANAGEMENT).unwrap_or(&resource), &path) {
+        if !is_below(resource.strip_suffix(MANAGEMENT).unwrap_or(&resource), &path) {
             return Err(TokenError::WrongResource);
         }
         let stored = rules.iter().filter_map(|(entity, rule)| AccessKey::from_rule(rule, entity));
@@ -160,6 +160,16 @@ mod tests {
         };
         assert_eq!(grant, expected);
         assert_eq!(keys().verify(TOKEN, "orders/$DeadLetterQueue", NOW, &[]).unwrap().scope, "orders/$deadletterqueue");
+    }
+
+    #[test]
+    fn a_token_is_for_all_paths_below_its_resource() {
+        // As in the service. The key must still apply to the entity: that of the queue `orders` does not apply to the queue `orders/x`.
+        assert_eq!(keys().verify(TOKEN, "orders/x", NOW, &[]).unwrap().scope, "orders/x");
+        let of_orders = r#"{"keys": [{"name": "root", "key": "secret", "rights": ["Send"], "entity": "orders"}]}"#;
+        let of_orders = AccessKeys::parse(of_orders).unwrap();
+        assert!(of_orders.verify(TOKEN, "orders/subscriptions/s", NOW, &[]).is_ok());
+        assert_eq!(of_orders.verify(TOKEN, "orders/x", NOW, &[]), Err(TokenError::Signature));
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::access::{AccessGrant, AccessKeys};
 use crate::atom::AccessRight;
 use crate::core::Timestamp;
 
+/// How long a coordinator link may be open before the connection has a token. The .NET SDK declares a transaction before it opens the first link that sends a
+/// token.
+const COORDINATOR_GRACE: Duration = Duration::from_secs(20);
 /// The longest wait before the tokens are looked at again.
 const MAX_WAIT: Duration = Duration::from_secs(86_400);
 
@@ -22,9 +25,18 @@ pub(super) struct ConnectionGrants {
     grants: Vec<AccessGrant>,
     /// What the client may do by the key that it opened the connection with (SASL PLAIN). Empty if it uses tokens only.
     by_key: Arc<OnceLock<Vec<AccessGrant>>>,
-    links: HashMap<amqp::LinkId, (String, Option<AccessRight>)>,
-    /// When the first token expires.
+    links: HashMap<amqp::LinkId, LinkNeed>,
+    /// When the first token expires, or a link must have one.
     first_expiry: Option<Timestamp>,
+}
+
+/// What a link needs to stay open.
+#[derive(Debug)]
+enum LinkNeed {
+    /// A right on an entity; `None`: any.
+    Entity(String, Option<AccessRight>),
+    /// A right on any entity of the namespace, from this time on.
+    AnyEntity { from: Timestamp },
 }
 
 impl ConnectionGrants {
@@ -52,6 +64,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         self.grants.all().any(|grant| grant.allows(path, right, now))
     }
 
+    /// True if a token or a key gives any right on any entity.
+    pub(super) fn has_any_right(&self) -> bool {
+        let now = self.settings.clock.now();
+        self.settings.keys.is_none()
+            || self.grants.all().any(|grant| !grant.rights.is_empty() && grant.expires_at > now)
+    }
+
+    /// Remembers that a coordinator link needs a token, soon.
+    pub(super) fn expect_token(&mut self, link: amqp::LinkId) {
+        if self.settings.keys.is_some() {
+            let from = self.settings.clock.now().after(COORDINATOR_GRACE);
+            self.grants.links.insert(link, LinkNeed::AnyEntity { from });
+            self.set_first_expiry();
+        }
+    }
+
+    fn is_met(&self, need: &LinkNeed, now: Timestamp) -> bool {
+        match need {
+            LinkNeed::Entity(path, right) => self.is_allowed(path, *right),
+            LinkNeed::AnyEntity { from } => *from > now || self.has_any_right(),
+        }
+    }
+
     /// Checks that a link may attach, and remembers what it needs.
     pub(super) fn authorize_link(
         &mut self,
@@ -65,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             return Err(amqp::Error::new(condition::UNAUTHORIZED_ACCESS, text));
         }
         if self.settings.keys.is_some() {
-            self.grants.links.insert(link, (path.to_owned(), right));
+            self.grants.links.insert(link, LinkNeed::Entity(path.to_owned(), right));
         }
         Ok(())
     }
@@ -100,11 +135,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             return;
         }
         self.grants.grants.retain(|grant| grant.expires_at > now);
-        let needs = self.grants.links.iter();
-        let cut: Vec<_> =
-            needs.filter(|(_, (path, right))| !self.is_allowed(path, *right)).map(|(link, _)| *link).collect();
-        for link in cut {
-            let error = amqp::Error::new(condition::UNAUTHORIZED_ACCESS, "ExpiredToken: the token is expired");
+        let unmet = self.grants.links.iter().filter(|(_, need)| !self.is_met(need, now));
+        let cut: Vec<_> = unmet.map(|(link, need)| (*link, need.refusal())).collect();
+        for (link, text) in cut {
+            let error = amqp::Error::new(condition::UNAUTHORIZED_ACCESS, text);
             self.on_detached(link);
             let _ = self.amqp.detach(link, Some(error));
         }
@@ -112,6 +146,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 
     fn set_first_expiry(&mut self) {
-        self.grants.first_expiry = self.grants.grants.iter().map(|grant| grant.expires_at).min();
+        let now = self.settings.clock.now();
+        let due = self.grants.links.values().filter_map(|need| match need {
+            LinkNeed::AnyEntity { from } => Some(*from).filter(|from| *from > now),
+            LinkNeed::Entity(..) => None,
+        });
+        self.grants.first_expiry = self.grants.grants.iter().map(|grant| grant.expires_at).chain(due).min();
+    }
+}
+
+impl LinkNeed {
+    /// Why a link ends that does not have what it needs.
+    fn refusal(&self) -> &'static str {
+        match self {
+            Self::Entity(..) => "ExpiredToken: the token is expired",
+            Self::AnyEntity { .. } => "unauthorized access: no valid token gives a right in this namespace",
+        }
     }
 }

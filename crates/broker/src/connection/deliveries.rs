@@ -121,6 +121,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             None => return,
         };
         let (queue, session) = (receiver.source.queue, receiver.session);
+        if let (Some(transaction), Ok(outcome)) = (&transaction, &outcome) {
+            let settlement = TransactionalSettlement::new(receiver, &deliveries, outcome.clone(), settled);
+            return self.settle_in_transaction(link, transaction.clone(), session, settlement);
+        }
         let mut known = Vec::with_capacity(deliveries.len());
         let mut unknown = Vec::new();
         for delivery in deliveries {
@@ -133,15 +137,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             let lost = to_amqp(&Error::MessageLockLost);
             self.reject(link, &unknown, &lost);
         }
-        match (outcome, transaction) {
-            (Ok(outcome), Some(transaction)) => {
-                let settlement = TransactionalSettlement { queue, deliveries: known, outcome, settled };
-                self.settle_in_transaction(link, transaction, session, settlement);
-            }
-            (Ok(outcome), None) => {
+        match outcome {
+            Ok(outcome) => {
                 self.pending.push(EngineRequest::Settle { link, queue, deliveries: known, outcome, settled })
             }
-            (Err(error), _) => {
+            Err(error) => {
                 let ids: Vec<_> = known.iter().map(|(id, _)| *id).collect();
                 self.reject(link, &ids, &error);
             }
@@ -166,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    fn reject(&mut self, link: amqp::LinkId, ids: &[u32], error: &amqp::Error) {
+    pub(super) fn reject(&mut self, link: amqp::LinkId, ids: &[u32], error: &amqp::Error) {
         for id in ids {
             let _ = self.amqp.dispose(link, *id, *id, true, Some(DeliveryState::rejected(error.clone())));
         }

@@ -76,6 +76,10 @@ impl LockTokens {
         self.next
     }
 
+    pub(super) fn get(&self, number: u64) -> Option<LockToken> {
+        self.tokens.get(&number).copied()
+    }
+
     pub(super) fn take(&mut self, number: u64) -> Option<LockToken> {
         self.tokens.remove(&number)
     }

@@ -28,7 +28,7 @@ pub(crate) enum CallReply {
     Coordinator {
         link: amqp::LinkId,
         delivery: u32,
-        result: Result<CoordinatorReply, Error>,
+        reply: CoordinatorReply,
     },
     /// The outcome of operations inside a transaction. `error` is why some of the deliveries failed.
     Transactional {
@@ -146,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         match answer {
             CallReply::Sender { link, result } => self.on_sender_resolved(link, result),
             CallReply::Receiver { link, result } => self.on_receiver_resolved(link, result),
-            CallReply::Coordinator { link, delivery, result } => self.on_coordinator_reply(link, delivery, result),
+            CallReply::Coordinator { link, delivery, reply } => self.on_coordinator_reply(link, delivery, reply),
             CallReply::Transactional { reply, failed, error } => {
                 self.on_transactional_reply(reply, &failed, error.as_ref());
             }

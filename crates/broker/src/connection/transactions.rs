@@ -1,15 +1,18 @@
 //! Transactions: the coordinator link, and sends and settlements inside a transaction.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use amqp::performative::TransactionalState;
-use amqp::{Attach, Delivery, DeliveryState, Message, SessionId, Symbol, Value, condition};
+use amqp::{Attach, Delivery, DeliveryRef, DeliveryState, Message, SessionId, Symbol, Value, condition};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::links::BrokerLink;
+use super::links::{BrokerLink, ReceiverLink};
 use super::node_requests::CallReply;
 use super::{BrokerConnection, to_amqp};
 use crate::core::{
-    EntityId, Error, IncomingMessage, LockToken, QueueId, SettlementOutcome, TransactionId, TransactionScope,
+    EntityId, Error, IncomingMessage, LockToken, QueueId, SettlementOutcome, Timestamp, TransactionId, TransactionScope,
 };
 
 const DECLARE: (u64, &str) = (0x31, "amqp:declare:list");
@@ -26,22 +29,77 @@ enum CoordinatorRequest {
 
 /// The outcome of a request on a coordinator link.
 pub(crate) enum CoordinatorReply {
-    Declared(TransactionId),
-    Discharged,
+    Declared(Result<TransactionId, Error>),
+    Discharged { transaction: Bytes, fail: bool, result: Result<(), Error> },
 }
 
 /// Deliveries that a receiver settles with one disposition.
 pub(super) struct TransactionalSettlement {
-    pub(super) queue: QueueId,
-    pub(super) deliveries: Vec<(u32, LockToken)>,
-    pub(super) outcome: SettlementOutcome,
-    pub(super) settled: bool,
+    queue: QueueId,
+    deliveries: Vec<(DeliveryRef, LockToken)>,
+    outcome: SettlementOutcome,
+    settled: bool,
+}
+
+impl TransactionalSettlement {
+    /// A delivery that the client does not settle keeps its lock token: after a rollback it can be settled again.
+    pub(super) fn new(
+        receiver: &mut ReceiverLink,
+        deliveries: &[DeliveryRef],
+        outcome: SettlementOutcome,
+        settled: bool,
+    ) -> Self {
+        let tokens = &mut receiver.lock_tokens;
+        let with_token = |delivery: &DeliveryRef| {
+            let token = if settled { tokens.take(delivery.token) } else { tokens.get(delivery.token) };
+            (*delivery, token.unwrap_or(NO_LOCK))
+        };
+        let deliveries = deliveries.iter().map(with_token).collect();
+        Self { queue: receiver.source.queue, deliveries, outcome, settled }
+    }
+}
+
+/// No message has it: to settle with it fails as with a lost lock.
+const NO_LOCK: LockToken = LockToken(0);
+
+/// Deliveries that were settled inside transactions that are still open, by transaction. A commit settles them on their
+/// links. After a rollback they are as before.
+#[derive(Debug, Default)]
+pub(super) struct ProvisionalSettlements {
+    by_transaction: HashMap<Bytes, (Timestamp, Vec<ProvisionalSettlement>)>,
+}
+
+#[derive(Debug)]
+struct ProvisionalSettlement {
+    link: amqp::LinkId,
+    delivery: DeliveryRef,
+    state: DeliveryState,
+}
+
+/// Then those that a client never ended are forgotten: they have expired in the core.
+const MAX_PROVISIONAL: usize = 1_000;
+const PROVISIONAL_LIFETIME: Duration = Duration::from_secs(150);
+
+impl ProvisionalSettlements {
+    fn add(&mut self, transaction: &Bytes, now: Timestamp, settlement: ProvisionalSettlement) {
+        if self.by_transaction.len() >= MAX_PROVISIONAL && !self.by_transaction.contains_key(transaction) {
+            self.by_transaction.retain(|_, (until, _)| *until > now);
+        }
+        let until = now.after(PROVISIONAL_LIFETIME);
+        let (_, settlements) = self.by_transaction.entry(transaction.clone()).or_insert((until, Vec::new()));
+        settlements.push(settlement);
+    }
+
+    fn remove(&mut self, transaction: &Bytes) -> Vec<ProvisionalSettlement> {
+        self.by_transaction.remove(transaction).map(|(_, settlements)| settlements).unwrap_or_default()
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn attach_coordinator(&mut self, link: amqp::LinkId, attach: &Attach) {
         let core_id = self.links.allocate_core_id(link);
         self.links.insert(link, BrokerLink::Coordinator { core_id });
+        self.expect_token(link);
         if self.amqp.accept_attach(link, attach.reply()).is_ok() {
             let _ = self.amqp.keep_credit(link, COORDINATOR_CREDIT);
         }
@@ -50,35 +108,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_coordinator_delivery(&mut self, delivery: Delivery) {
         let Some(BrokerLink::Coordinator { core_id }) = self.links.get(delivery.link) else { return };
         let (core_id, connection) = (*core_id, self.line.id());
-        let (link, id) = (delivery.link, delivery.id);
+        let (link, id, is_authorized) = (delivery.link, delivery.id, self.has_any_right());
         let Some(request) = CoordinatorRequest::decode(delivery.payload) else {
             let error = amqp::Error::new(condition::NOT_ALLOWED, "neither a declare nor a discharge");
             let _ = self.amqp.dispose(link, id, id, true, Some(DeliveryState::rejected(error)));
             return;
         };
         self.call_core(move |core, call| {
-            let result = match request {
-                CoordinatorRequest::Declare => core.declare_transaction(call, core_id).map(CoordinatorReply::Declared),
-                CoordinatorRequest::Discharge { transaction, fail } => transaction_id(&transaction)
-                    .and_then(|id| core.discharge_transaction(call, id, connection, fail))
-                    .map(|()| CoordinatorReply::Discharged),
+            let reply = match request {
+                CoordinatorRequest::Declare => {
+                    CoordinatorReply::Declared(core.declare_transaction(call, core_id, is_authorized))
+                }
+                CoordinatorRequest::Discharge { transaction, fail } => {
+                    let result = transaction_id(&transaction)
+                        .and_then(|id| core.discharge_transaction(call, id, connection, fail));
+                    CoordinatorReply::Discharged { transaction, fail, result }
+                }
             };
-            CallReply::Coordinator { link, delivery: id, result }
+            CallReply::Coordinator { link, delivery: id, reply }
         });
     }
 
-    pub(super) fn on_coordinator_reply(
-        &mut self,
-        link: amqp::LinkId,
-        delivery: u32,
-        result: Result<CoordinatorReply, Error>,
-    ) {
-        let state = match result {
-            Ok(CoordinatorReply::Declared(id)) => DeliveryState::Declared { transaction: to_bytes(id) },
-            Ok(CoordinatorReply::Discharged) => DeliveryState::Accepted,
-            Err(error) => DeliveryState::rejected(to_amqp(&error)),
+    pub(super) fn on_coordinator_reply(&mut self, link: amqp::LinkId, delivery: u32, reply: CoordinatorReply) {
+        let result = match reply {
+            CoordinatorReply::Declared(result) => {
+                result.map(|id| DeliveryState::Declared { transaction: to_bytes(id) })
+            }
+            CoordinatorReply::Discharged { transaction, fail, result } => {
+                let settlements = self.provisional.remove(&transaction);
+                if result.is_ok() && !fail {
+                    self.settle_committed(settlements);
+                }
+                result.map(|()| DeliveryState::Accepted)
+            }
         };
+        let state = result.unwrap_or_else(|error| DeliveryState::rejected(to_amqp(&error)));
         let _ = self.amqp.dispose(link, delivery, delivery, true, Some(state));
+    }
+
+    fn settle_committed(&mut self, settlements: Vec<ProvisionalSettlement>) {
+        for ProvisionalSettlement { link, delivery, state } in settlements {
+            let Some(receiver) = self.links.receiver(link) else { continue };
+            if receiver.lock_tokens.take(delivery.token).is_some() {
+                let _ = self.amqp.dispose(link, delivery.id, delivery.id, true, Some(state));
+            }
+        }
     }
 
     /// A message for an entity, inside a transaction.
@@ -94,7 +168,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             let result =
                 transaction_id(&transaction).and_then(|id| core.send_in_transaction(call, id, scope, to, messages));
             let failed = result.as_ref().is_err().then_some(delivery);
-            let deliveries = if settled { Vec::new() } else { vec![delivery] };
+            let deliveries = if settled { Vec::new() } else { vec![DeliveryRef { id: delivery, token: 0 }] };
             let reply = TransactionalReply { link, transaction, deliveries, state: DeliveryState::Accepted };
             CallReply::Transactional { reply, failed: failed.into_iter().collect(), error: result.err() }
         });
@@ -121,8 +195,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 Ok(lost) => (lost, Some(core.lock_lost_error(queue))),
                 Err(error) => (tokens, Some(error)),
             };
-            let failed = deliveries.iter().filter(|(_, token)| lost.contains(token)).map(|(id, _)| *id).collect();
-            let deliveries = if settled { Vec::new() } else { deliveries.into_iter().map(|(id, _)| id).collect() };
+            let failed = deliveries.iter().filter(|(_, token)| lost.contains(token)).map(|(own, _)| own.id).collect();
+            let deliveries = if settled { Vec::new() } else { deliveries.into_iter().map(|(own, _)| own).collect() };
             CallReply::Transactional {
                 reply: TransactionalReply { link, transaction, deliveries, state },
                 failed,
@@ -133,15 +207,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     pub(super) fn on_transactional_reply(&mut self, reply: TransactionalReply, failed: &[u32], error: Option<&Error>) {
         let TransactionalReply { link, transaction, deliveries, state } = reply;
-        for id in deliveries {
-            let state = match error.filter(|_| failed.contains(&id)) {
-                Some(error) => DeliveryState::rejected(to_amqp(error)),
-                None => {
-                    let (transaction, outcome) = (transaction.clone(), Some(state.clone()));
-                    DeliveryState::Transactional(Box::new(TransactionalState { transaction, outcome }))
-                }
-            };
-            let _ = self.amqp.dispose(link, id, id, true, Some(state));
+        let now = self.settings.clock.now();
+        for delivery in deliveries {
+            let id = delivery.id;
+            let receiver = self.links.receiver(link);
+            if let Some(error) = error.filter(|_| failed.contains(&id)) {
+                receiver.and_then(|receiver| receiver.lock_tokens.take(delivery.token));
+                self.reject(link, &[id], &to_amqp(error));
+                continue;
+            }
+            // A message that is sent is done with. One that is received stays unsettled until the commit.
+            let is_done = receiver.is_none();
+            if !is_done {
+                self.provisional.add(&transaction, now, ProvisionalSettlement { link, delivery, state: state.clone() });
+            }
+            let (transaction, outcome) = (transaction.clone(), Some(state.clone()));
+            let state = DeliveryState::Transactional(Box::new(TransactionalState { transaction, outcome }));
+            let _ = self.amqp.dispose(link, id, id, is_done, Some(state));
         }
     }
 }
@@ -150,7 +232,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 pub(crate) struct TransactionalReply {
     link: amqp::LinkId,
     transaction: Bytes,
-    deliveries: Vec<u32>,
+    deliveries: Vec<DeliveryRef>,
     /// The outcome of those that did not fail.
     state: DeliveryState,
 }

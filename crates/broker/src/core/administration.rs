@@ -29,18 +29,21 @@ impl Core {
         &mut self,
         call: &mut CallContext<'_>,
         path: &str,
-        description: EntityDefinition,
+        mut description: EntityDefinition,
         rules: Vec<RuleDescription>,
     ) -> Result<EntityId, Error> {
         self.handle_due_timers(call);
         description.check()?;
-        self.check_tier(&description)?;
-        self.check_forwarding(&description)?;
+        let tier = self.state.limits.tier;
+        tier.apply_defaults(&mut description);
+        tier.check(&description)?;
+        self.check_forwarding(path, &description)?;
         let (path, topic) = self.check_path(path, &description)?;
         if self.by_path.contains_key(&name::normalize(&path)) {
             return Err(Error::EntityExists { path });
         }
         self.check_entity_count(topic)?;
+        self.check_partitioned_count(&description)?;
         let rules = self.compile_first_rules(call.now, &path, topic, rules)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord {
@@ -67,11 +70,21 @@ impl Core {
 
     fn check_entity_count(&self, topic: Option<EntityId>) -> Result<(), Error> {
         let (what, limit) = match topic {
-            None => ("queues and topics of a namespace", self.state.limits.max_entities),
-            Some(_) => ("subscriptions of a topic", self.state.limits.max_subscriptions),
+            None => ("Queue or Topic", self.state.limits.max_entities),
+            Some(_) => ("Subscription", self.state.limits.max_subscriptions),
         };
         let count = self.entities.values().filter(|entity| entity.topic == topic).count();
         if count < limit { Ok(()) } else { Err(Error::TooManyEntities { what, limit }) }
+    }
+
+    fn check_partitioned_count(&self, description: &EntityDefinition) -> Result<(), Error> {
+        let is_partitioned = |own: &EntityDefinition| own.ingress().is_some_and(|ingress| ingress.enable_partitioning);
+        let (what, limit) = ("partitioned Queue or Topic", self.state.limits.max_partitioned);
+        let count = || self.entities.values().filter(|entity| is_partitioned(&entity.description)).count();
+        match is_partitioned(description) && count() >= limit {
+            true => Err(Error::TooManyEntities { what, limit }),
+            false => Ok(()),
+        }
     }
 
     /// Updates an entity's properties. Closes links that the new status no longer allows.
@@ -79,14 +92,15 @@ impl Core {
         &mut self,
         call: &mut CallContext<'_>,
         path: &str,
-        description: EntityDefinition,
+        mut description: EntityDefinition,
     ) -> Result<(), Error> {
         self.handle_due_timers(call);
+        self.state.limits.tier.apply_defaults(&mut description);
         let id = self.find_entity(path)?;
         let entity = self.entities.get(&id).expect("found by path");
         entity.description.check_update(&description)?;
-        self.check_tier(&description)?;
-        self.check_forwarding(&description)?;
+        self.state.limits.tier.check(&description)?;
+        self.check_forwarding(path, &description)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord { updated_at: call.now, ..entity.record(&json) };
         self.state.append_record(call, &JournalRecord::Entity(record))?;
@@ -99,10 +113,6 @@ impl Core {
         self.apply_forwarding(call, id);
         self.set_idle_timer(id);
         Ok(())
-    }
-
-    fn check_tier(&self, description: &EntityDefinition) -> Result<(), Error> {
-        self.state.limits.tier.refusal(description).map_or(Ok(()), |text| Err(Error::NotAllowed(text)))
     }
 
     /// Deletes an entity with its messages, and a topic with its subscriptions.

@@ -23,12 +23,18 @@ pub enum Error {
         "The request was terminated because the namespace is being throttled. Error code : 50009. Please wait 2 seconds and try again."
     )]
     ServerBusy,
-    #[error("The maximum number of {what} ({limit}) has been reached. Delete one before you create another.")]
+    #[error(
+        "The maximum number of resources of type `{what}` has been reached or exceeded. Actual: {limit}, Max allowed: {limit}. Delete one before you create another."
+    )]
     TooManyEntities { what: &'static str, limit: usize },
     #[error("The value for '{field}' {rule}.")]
     InvalidArgument { field: &'static str, rule: Box<str> },
     #[error("SubCode=40400. The auto forwarding destination entity '{path}' does not exist.")]
     ForwardTargetNotFound { path: Box<str> },
+    #[error("Auto forwarding from '{path}' to '{to}' is not allowed: messages would come back to '{path}'.")]
+    ForwardLoop { path: Box<str>, to: Box<str> },
+    #[error("{text}")]
+    NotInTier { text: Box<str> },
     #[error("{0}")]
     NotAllowed(&'static str),
     #[error("not implemented: {0}")]
@@ -39,6 +45,11 @@ pub enum Error {
     UnknownTransaction,
     #[error("the transaction was rolled back: {reason}")]
     TransactionRolledBack { reason: Box<str> },
+    #[error(
+        "too many open transactions: a connection {} may have {limit}; commit or roll back one before you declare another",
+        if *.is_authorized { "with a token" } else { "without a token" }
+    )]
+    TooManyTransactions { limit: usize, is_authorized: bool },
     #[error("the transaction is too large: at most {limit} messages are allowed")]
     TransactionTooLarge { limit: usize },
     #[error(
@@ -76,7 +87,10 @@ impl Error {
             Self::EntityExists { .. } => "com.microsoft:entity-already-exists",
             Self::EntityDisabled { .. } => "com.microsoft:entity-disabled",
             Self::InvalidArgument { .. } | Self::InvalidRule(_) => "com.microsoft:argument-error",
-            Self::NotAllowed(_) | Self::ForwardTargetNotFound { .. } => "amqp:not-allowed",
+            Self::NotAllowed(_)
+            | Self::NotInTier { .. }
+            | Self::ForwardTargetNotFound { .. }
+            | Self::ForwardLoop { .. } => "amqp:not-allowed",
             Self::NotImplemented(_) => "amqp:not-implemented",
             Self::MessageTooLarge { .. } => "amqp:link:message-size-exceeded",
             Self::UnknownTransaction => "amqp:transaction:unknown-id",
@@ -85,6 +99,7 @@ impl Error {
             | Self::TooManyEntities { .. }
             | Self::TooManyRules { .. }
             | Self::TransactionTooLarge { .. }
+            | Self::TooManyTransactions { .. }
             | Self::StorageFull => "amqp:resource-limit-exceeded",
             Self::MessageLockLost => "com.microsoft:message-lock-lost",
             Self::SessionLockLost => "com.microsoft:session-lock-lost",
@@ -112,6 +127,8 @@ impl Error {
             | Self::InvalidArgument { .. }
             | Self::InvalidRule(_)
             | Self::ForwardTargetNotFound { .. }
+            | Self::ForwardLoop { .. }
+            | Self::NotInTier { .. }
             | Self::TransactionRolledBack { .. }
             | Self::NotAllowed(_) => 400,
             Self::MessageTooLarge { .. }
@@ -119,6 +136,7 @@ impl Error {
             | Self::TooManyEntities { .. }
             | Self::TooManyRules { .. }
             | Self::TransactionTooLarge { .. }
+            | Self::TooManyTransactions { .. }
             | Self::StorageFull => 403,
             Self::MessageLockLost | Self::SessionLockLost | Self::SessionCannotBeLocked { .. } => 410,
             Self::ServerBusy => 503,

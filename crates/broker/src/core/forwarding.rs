@@ -5,8 +5,10 @@
 //! record, which removes it from its queue and adds it to all that get it. So a crash neither loses nor doubles it: the
 //! next start finds it on one side and goes on. Checks, rules and duplicate detection of the destination apply as for a
 //! send. A message that the destination refuses, or that was forwarded too often, moves to the transfer dead-letter
-//! queue. So a loop ends by itself.
+//! queue. A loop through other entities is refused when it is created. Any other one ends by itself: of an entity that
+//! forwards to itself, through filters, or stored from before.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use amqp::Message;
@@ -19,12 +21,13 @@ use super::dead_letter::DeadLetterReason;
 use super::description::EntityDefinition;
 use super::error::Error;
 use super::id::{EntityId, QueueId, SequenceNumber, Subqueue};
+use super::name;
 use super::property_overrides::PropertyOverrides;
 use super::queue::MessageQueue;
 use super::queue_context::{QueueContext, RETRY};
 use super::record::{EnqueueTarget, ForwardedRecord, JournalRecord, StoredEnvelope};
 use super::send::{IncomingMessage, PlannedMessage};
-use super::sessions::TableSlot;
+use super::sessions::{QueueSessions, TableSlot};
 use super::settle::MAX_PER_TIMER;
 use super::timers::Timer;
 use super::topic::{MessageRoute, ReservedCounters, TopicMessage};
@@ -38,13 +41,42 @@ const TOO_MANY_HOPS_TEXT: &str =
 pub(super) const NO_RECEIVER: &str = "Can not create a message receiver on an entity with auto-forwarding enabled.";
 
 impl Core {
-    /// Checks that the entities to forward to exist.
-    pub(super) fn check_forwarding(&self, description: &EntityDefinition) -> Result<(), Error> {
+    /// Checks that the entities to forward to exist, and that no message comes back through others by forwarding alone.
+    /// `path` is that of the entity that forwards.
+    pub(super) fn check_forwarding(&self, path: &str, description: &EntityDefinition) -> Result<(), Error> {
         let is_missing = |path: &&str| self.resolve_send_address(path).is_err();
-        match description.forward_paths().find(is_missing) {
-            Some(path) => Err(Error::ForwardTargetNotFound { path: path.into() }),
+        if let Some(path) = description.forward_paths().find(is_missing) {
+            return Err(Error::ForwardTargetNotFound { path: path.into() });
+        }
+        // A subscription gets what is sent to its topic.
+        let receives = name::split_subscription(path).map_or(path, |(topic, _)| topic);
+        let [messages, _] = description.forwarding();
+        let own = name::normalize(receives);
+        // The service accepts an entity that forwards to itself.
+        match messages.filter(|to| name::normalize(to) != own && self.leads_to(to, &own)) {
+            Some(to) => Err(Error::ForwardLoop { path: receives.into(), to: to.into() }),
             None => Ok(()),
         }
+    }
+
+    /// Whether every message of `from` arrives at `target`, a normalized path. A subscription with filters can keep a
+    /// message from going round: then the number of hops ends it.
+    fn leads_to(&self, from: &str, target: &str) -> bool {
+        let mut open = vec![name::normalize(from)];
+        let mut seen = HashSet::new();
+        while let Some(path) = open.pop() {
+            if *path == *target {
+                return true;
+            }
+            // An entity to forward to can be deleted.
+            let Some(entity) = self.find_entity(&path).ok().filter(|_| seen.insert(path)) else { continue };
+            let entity = &self.entities[&entity];
+            let subscriptions = entity.subscriptions.iter().map(|id| &self.entities[id]);
+            let forwarding = std::iter::once(entity).chain(subscriptions.filter(|own| own.rules.accepts_all()));
+            let next = forwarding.filter_map(|entity| entity.description.forwarding()[0]);
+            open.extend(next.map(name::normalize));
+        }
+        false
     }
 
     /// Starts or stops forwarding after an update.
@@ -62,16 +94,18 @@ impl Core {
     pub(super) fn forward_messages(&mut self, call: &mut CallContext<'_>, from: QueueId) {
         let Ok(queue) = self.queue(from) else { return };
         let Some(path) = queue.policy.forward_to.clone() else { return };
-        let found = queue.find_forwardable(MAX_PER_TIMER);
-        if found.len() == MAX_PER_TIMER {
-            self.state.timers.set(Timer::Forward(from), call.now);
-        }
-        for (counter, slot) in found {
+        for _ in 0..MAX_PER_TIMER {
+            let Some((counter, slot)) = self.find_forwardable(call, from) else { return };
             if self.forward(call, from, &path, slot, counter).is_err() {
                 // The journal refuses appends: the others would fail too.
                 return self.state.timers.set(Timer::Forward(from), call.now.after(RETRY));
             }
         }
+        self.state.timers.set(Timer::Forward(from), call.now);
+    }
+
+    fn find_forwardable(&mut self, call: &mut CallContext<'_>, from: QueueId) -> Option<(u64, TableSlot)> {
+        self.queue_context(call, from).ok()?.queue.find_forwardable()
     }
 
     /// Forwards one message. Fails only if the journal does.
@@ -85,7 +119,9 @@ impl Core {
     ) -> Result<(), Error> {
         let context = &mut self.queue_context(call, from)?;
         if context.is_undeliverable(slot, counter) {
-            return context.remove_undeliverable(slot, counter);
+            context.remove_undeliverable(slot, counter)?;
+            context.queue.release_session(slot);
+            return Ok(());
         }
         let Some(source) = self.find_source(from, slot, counter) else { return Ok(()) };
         let stored = call.journal.read(source.message.location)?;
@@ -251,8 +287,7 @@ impl Core {
     fn complete_forward(&mut self, call: &mut CallContext<'_>, source: &ForwardSource, record: &ForwardedRecord<'_>) {
         if let Ok(context) = self.queue_context(call, source.queue) {
             context.queue.remove_message(source.slot, source.counter);
-            context.queue.update_ready(source.slot);
-            context.queue.sessions.remove_if_idle(source.slot);
+            context.queue.release_session(source.slot);
         }
         match record.targets.len() as u32 {
             0 => call.journal.release(record.location),
@@ -285,26 +320,29 @@ impl From<Error> for Refusal {
 }
 
 impl MessageQueue {
-    /// The first messages that can be forwarded, with their sessions, in order. Locked and deferred ones stay.
-    fn find_forwardable(&self, max: usize) -> Vec<(u64, TableSlot)> {
-        let mut found = Vec::new();
-        for (slot, session) in self.sessions.iter_from(0) {
-            let available = session.backlog.iter_from(0).filter(|(_, message)| message.is_available());
-            found.extend(available.take(max).map(|(counter, _)| (counter, slot)));
+    /// The first message that can be forwarded, with its session. Locked and deferred ones stay. Takes the same time
+    /// however many messages and sessions there are.
+    fn find_forwardable(&mut self) -> Option<(u64, TableSlot)> {
+        if self.policy.sessions {
+            return self.ready.first_key_value().map(|(counter, slot)| (*counter, *slot));
         }
-        found.sort_unstable();
-        found.truncate(max);
-        found
+        let only = QueueSessions::ONLY;
+        self.sessions.get_mut(only).backlog.first_available().map(|counter| (counter, only))
+    }
+
+    /// Updates the session of a message that was removed or added.
+    fn release_session(&mut self, slot: TableSlot) {
+        if self.policy.sessions {
+            self.update_ready(slot);
+            self.sessions.remove_if_idle(slot);
+        }
     }
 }
 
 impl QueueContext<'_, '_> {
     /// Forwards at the end of this round, not now: the message may just be arriving.
     pub(super) fn forward_later(&mut self, slot: TableSlot) {
-        if self.queue.policy.sessions {
-            self.queue.update_ready(slot);
-            self.queue.sessions.remove_if_idle(slot);
-        }
+        self.queue.release_session(slot);
         self.set_forward_timer();
     }
 

@@ -24,6 +24,8 @@ pub struct BrokerLimits {
     /// Queues and topics, and subscriptions of one topic.
     pub max_entities: usize,
     pub max_subscriptions: usize,
+    /// Of the queues and topics.
+    pub max_partitioned: usize,
     /// Unsettled deliveries per link, whatever its credit. Bounds the memory that a peer can use by granting credit and
     /// never settling.
     pub max_unsettled: u32,
@@ -38,8 +40,9 @@ impl Default for BrokerLimits {
         Self {
             tier: ServiceTier::Standard,
             max_message_size: ServiceTier::Standard.max_message_size(),
-            max_entities: 10_000,
+            max_entities: ServiceTier::Standard.max_entities(),
             max_subscriptions: 2_000,
+            max_partitioned: 100,
             max_unsettled: 10_000,
             max_outgoing: usize::MAX,
         }

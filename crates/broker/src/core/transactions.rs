@@ -4,6 +4,7 @@
 //! locked. A commit checks everything again, appends one journal group, and then changes the state. So a crash leaves
 //! all of it or nothing. A transaction ends with its coordinator link, and after [`MAX_DURATION`].
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ const MAX_MESSAGES: usize = 100;
 /// Bounds the memory that clients can use without a commit.
 const MAX_BYTES: usize = 256 << 20;
 const MAX_OPEN: usize = 10_000;
+const MAX_OPEN_PER_CONNECTION: usize = 1_000;
+/// Of connections that have no token yet. They take nothing from the others.
+const MAX_OPEN_UNAUTHORIZED: usize = 500;
+const MAX_OPEN_PER_UNAUTHORIZED: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransactionId(pub u128);
@@ -41,6 +46,8 @@ pub struct TransactionScope {
 struct Transaction {
     /// The link that declared it.
     link: CoreLinkId,
+    /// The connection had a token, or needs none.
+    is_authorized: bool,
     deadline: Timestamp,
     first: Option<TransactionScope>,
     sends: Vec<(EntityId, Vec<IncomingMessage>)>,
@@ -55,6 +62,9 @@ struct Transaction {
 pub(super) struct Transactions {
     open: HashMap<TransactionId, Transaction>,
     deadlines: BTreeSet<(Timestamp, TransactionId)>,
+    by_connection: HashMap<ConnectionId, usize>,
+    /// Those whose connection had no token.
+    unauthorized: usize,
     bytes: usize,
 }
 
@@ -63,12 +73,41 @@ impl Transactions {
         let transaction = self.open.remove(&id)?;
         self.deadlines.remove(&(transaction.deadline, id));
         self.bytes -= transaction.bytes;
+        self.unauthorized -= usize::from(!transaction.is_authorized);
+        if let Entry::Occupied(mut count) = self.by_connection.entry(transaction.link.connection()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         Some(transaction)
+    }
+
+    fn insert(&mut self, id: TransactionId, transaction: Transaction) {
+        self.deadlines.insert((transaction.deadline, id));
+        self.unauthorized += usize::from(!transaction.is_authorized);
+        *self.by_connection.entry(transaction.link.connection()).or_default() += 1;
+        self.open.insert(id, transaction);
+    }
+
+    /// Checks that a connection may declare another one.
+    fn check_room(&self, connection: ConnectionId, is_authorized: bool) -> Result<(), Error> {
+        let own = self.by_connection.get(&connection).copied().unwrap_or_default();
+        let limit = if is_authorized { MAX_OPEN_PER_CONNECTION } else { MAX_OPEN_PER_UNAUTHORIZED };
+        if own >= limit {
+            return Err(Error::TooManyTransactions { limit, is_authorized });
+        }
+        let is_full = if is_authorized {
+            self.open.len() - self.unauthorized >= MAX_OPEN
+        } else {
+            self.unauthorized >= MAX_OPEN_UNAUTHORIZED
+        };
+        if is_full { Err(Error::ServerBusy) } else { Ok(()) }
     }
 
     /// Drops the transactions of a link that is gone.
     pub(super) fn remove_link(&mut self, link: CoreLinkId) {
-        if self.open.is_empty() {
+        if !self.by_connection.contains_key(&link.connection()) {
             return;
         }
         let ended = self.open.iter().filter(|(_, transaction)| transaction.link == link);
@@ -102,20 +141,20 @@ impl Transactions {
 }
 
 impl Core {
-    /// Begins a transaction. `link` is the coordinator link.
+    /// Begins a transaction. `link` is the coordinator link. A connection without a right has fewer.
     pub fn declare_transaction(
         &mut self,
         call: &mut CallContext<'_>,
         link: CoreLinkId,
+        is_authorized: bool,
     ) -> Result<TransactionId, Error> {
         self.handle_due_timers(call);
-        if self.transactions.open.len() >= MAX_OPEN {
-            return Err(Error::ServerBusy);
-        }
+        self.transactions.check_room(link.connection(), is_authorized)?;
         let id = TransactionId(self.state.next_token().0);
         let deadline = call.now.after(MAX_DURATION);
         let transaction = Transaction {
             link,
+            is_authorized,
             deadline,
             first: None,
             sends: Vec::new(),
@@ -124,8 +163,7 @@ impl Core {
             bytes: 0,
             failure: None,
         };
-        self.transactions.open.insert(id, transaction);
-        self.transactions.deadlines.insert((deadline, id));
+        self.transactions.insert(id, transaction);
         self.state.timers.set(Timer::Transactions, deadline);
         Ok(id)
     }

@@ -60,7 +60,11 @@ impl HttpError {
 
     /// Formatted as by the service, whose sub-codes begin with the status.
     pub(super) fn into_response(self) -> HttpResponse {
-        let detail = format!("SubCode={}00. {}", self.status.as_u16(), self.detail);
+        // Some errors of the core have a code of their own.
+        let detail = match self.detail.starts_with("SubCode=") {
+            true => self.detail,
+            false => format!("SubCode={}00. {}", self.status.as_u16(), self.detail),
+        };
         response(self.status, "application/xml; charset=utf-8", atom::error(self.status.as_u16(), &detail))
     }
 }

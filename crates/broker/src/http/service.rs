@@ -396,7 +396,11 @@ fn apply_message_size(
     let limit = current.and_then(own);
     let shown = current.map(|_| limit.unwrap_or(usual));
     if let Some(request) = own(new).filter(|request| Some(*request) != shown) {
-        let detail = format!("`MaxMessageSizeInKilobytes` is `{request}`: it cannot be chosen in a Standard namespace");
+        let detail = format!(
+            "Bad Request. To know more visit https://aka.ms/sbResourceMgrExceptions. \
+             The property 'MaxMessageSizeInKilobytes' ({request}) cannot be set because the namespace is using '{}' tier.",
+            tier.name()
+        );
         return Err(HttpError::bad_request(detail));
     }
     if let EntityDefinition::Queue(QueueDescription { ingress, .. })

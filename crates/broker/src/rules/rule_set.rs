@@ -39,6 +39,11 @@ impl FilterCounts {
 }
 
 impl RuleSet {
+    /// Whether one rule selects every message.
+    pub(crate) fn accepts_all(&self) -> bool {
+        self.0.values().any(|rule| rule.is_unconditional())
+    }
+
     /// The rules of a new subscription.
     pub(crate) fn with_default_rule(created_at: Timestamp) -> Self {
         let mut rules = Self::default();

@@ -10,6 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tracing::warn;
+
 /// A flat folder of files.
 pub trait Disk: Send + Sync + 'static {
     fn list(&self) -> io::Result<Vec<String>>;
@@ -51,9 +53,8 @@ pub trait DiskFile: Send + Sync {
 
 const PRIVATE_FOLDER: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
-/// What earlier versions created, with the usual umask.
-const PUBLIC_FOLDER: u32 = 0o755;
-const PUBLIC_FILE: u32 = 0o644;
+/// Rights of the group and of everybody else.
+const RIGHTS_OF_OTHERS: u32 = 0o077;
 
 /// A folder in the file system.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl Disk for StoreFolder {
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
-        make_private(&file, PUBLIC_FILE, PRIVATE_FILE);
+        make_private(&file, name, PRIVATE_FILE);
         Ok(Arc::new(file))
     }
 
@@ -113,8 +114,8 @@ impl Disk for StoreFolder {
     fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(PRIVATE_FILE).open(self.path.join(name))?;
-        make_private(&file, PUBLIC_FILE, PRIVATE_FILE);
-        make_private(&File::open(&self.path)?, PUBLIC_FOLDER, PRIVATE_FOLDER);
+        make_private(&file, name, PRIVATE_FILE);
+        make_private(&File::open(&self.path)?, &self.path.to_string_lossy(), PRIVATE_FOLDER);
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -168,11 +169,16 @@ impl DiskFile for File {
     }
 }
 
-/// Takes the rights of others from a folder or file that an earlier version made readable for everyone. Other rights are
-/// an operator's choice and stay. Fails only if the file belongs to somebody else, who then decides.
-fn make_private(file: &File, public: u32, private: u32) {
-    if file.metadata().is_ok_and(|data| data.permissions().mode() & 0o777 == public) {
-        let _ = file.set_permissions(Permissions::from_mode(private));
+/// Takes the rights of others from a folder or file, whoever gave them: messages can be confidential. Only the owner of a file can do so. A volume can belong
+/// to another account: then the folder stays as it is, and its files are private.
+fn make_private(file: &File, name: &str, private: u32) {
+    let Ok(mode) = file.metadata().map(|data| data.permissions().mode()) else { return };
+    if mode & RIGHTS_OF_OTHERS == 0 {
+        return;
+    }
+    if let Err(error) = file.set_permissions(Permissions::from_mode(private)) {
+        let mode = format_args!("{:o}", mode & 0o7777).to_string();
+        warn!(name, mode, %error, "other accounts have rights in the data folder: remove them, or use a folder that belongs to this account");
     }
 }
 

@@ -55,8 +55,12 @@ fn too_many_entities_are_refused_until_one_is_deleted() {
         create(&mut fixture, &format!("q{number}"), queue()).unwrap();
     }
     for (path, description, what) in [
-        ("q49", queue(), "queues and topics of a namespace (50)"),
-        ("t/Subscriptions/s40", subscription(), "subscriptions of a topic (40)"),
+        ("q49", queue(), "`Queue or Topic` has been reached or exceeded. Actual: 50, Max allowed: 50"),
+        (
+            "t/Subscriptions/s40",
+            subscription(),
+            "`Subscription` has been reached or exceeded. Actual: 40, Max allowed: 40",
+        ),
     ] {
         let refused = create(&mut fixture, path, description).unwrap_err();
         assert_eq!((refused.condition(), refused.status()), ("amqp:resource-limit-exceeded", 403));
@@ -64,6 +68,22 @@ fn too_many_entities_are_refused_until_one_is_deleted() {
     }
     fixture.call(|core, call| core.delete(call, "q7")).unwrap();
     create(&mut fixture, "q49", queue()).unwrap();
+}
+
+#[test]
+fn too_many_partitioned_entities_are_refused() {
+    let mut fixture = CoreFixture::new();
+    let partitioned = || {
+        let mut queue = QueueDescription::default();
+        queue.ingress.enable_partitioning = true;
+        EntityDefinition::Queue(queue)
+    };
+    for number in 0..20 {
+        create(&mut fixture, &format!("p{number}"), partitioned()).unwrap();
+    }
+    let refused = create(&mut fixture, "p20", partitioned()).unwrap_err();
+    assert_eq!((refused.condition(), refused.status()), ("amqp:resource-limit-exceeded", 403));
+    create(&mut fixture, "plain", queue()).unwrap();
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(crate) fn core(start: u8) -> Core {
         max_unsettled: 100,
         max_entities: 50,
         max_subscriptions: 40,
+        max_partitioned: 20,
         ..BrokerLimits::default()
     };
     Core::new(limits, [start; 32])

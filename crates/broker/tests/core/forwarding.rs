@@ -3,6 +3,7 @@
 use amqp::message::{MessageWriter, Properties};
 use broker::core::*;
 use broker::journal::Journal;
+use broker::rules::{RuleDescription, RuleFilter, SqlExpression};
 use bytes::BytesMut;
 
 use crate::fixture::*;
@@ -95,20 +96,91 @@ fn a_fifth_hop_ends_in_the_transfer_dead_letter_queue() {
     assert_eq!(fixture.counts("q4").transfer_dead_letter, 1);
 }
 
+/// Creates a subscription that forwards, with a filter that could end a loop.
+fn filtered(fixture: &mut CoreFixture, topic: &str, to: &str) -> Result<EntityId, Error> {
+    let mut subscription = SubscriptionDescription::default();
+    subscription.egress.forward_to = Some(to.to_owned());
+    let rule = RuleDescription {
+        name: "any".into(),
+        filter: RuleFilter::Sql(SqlExpression { expression: "stop IS NULL".into(), parameters: Vec::new() }),
+        action: None,
+    };
+    let (path, description) = (format!("{topic}/Subscriptions/s"), EntityDefinition::Subscription(subscription));
+    fixture.call(|core, call| core.create_with_rules(call, &path, description, vec![rule]))
+}
+
 #[test]
-fn a_loop_ends_by_itself() {
+fn a_loop_through_filters_ends_by_itself() {
     let mut fixture = CoreFixture::new();
-    let a = fixture.queue("a", |_| {});
-    let b = forwarding(&mut fixture, "b", "a");
-    forward_queue(&mut fixture, "a", Some("b")).unwrap();
-    fixture.send_all(b.entity, &["round and round"]);
+    let (a, b) = (fixture.topic("a", |_| {}), fixture.topic("b", |_| {}));
+    let from_a = filtered(&mut fixture, "a", "b").unwrap();
+    let from_b = filtered(&mut fixture, "b", "a").unwrap();
+    fixture.send_all(a, &["round and round"]);
     fixture.advance(0);
-    assert_eq!(fixture.counts("a").transfer + fixture.counts("b").transfer, 0);
-    assert_eq!(bodies(&mut fixture, transfer_dead_letters(b)), ["round and round"]);
-    forward_queue(&mut fixture, "a", Some("a")).unwrap();
-    fixture.send_all(a.entity, &["alone"]);
-    fixture.advance(0);
-    assert_eq!(bodies(&mut fixture, transfer_dead_letters(a)), ["alone"]);
+    for path in ["a/Subscriptions/s", "b/Subscriptions/s"] {
+        assert_eq!(fixture.counts(path).transfer, 0, "{path}");
+    }
+    assert_eq!(bodies(&mut fixture, QueueId::transfer_dead_letter(from_a)), ["round and round"]);
+    assert!(from_a != from_b && a != b);
+}
+
+#[test]
+fn a_loop_is_refused() {
+    let mut fixture = CoreFixture::new();
+    fixture.queue("a", |_| {});
+    forwarding(&mut fixture, "b", "a");
+    forwarding(&mut fixture, "c", "sb://any.host/B");
+    fixture.topic("t", |_| {});
+    fixture.subscription("t", "s", |s| s.egress.forward_to = Some("c".into()));
+    for to in ["b", "B", "c", "t"] {
+        let error = forward_queue(&mut fixture, "a", Some(to)).unwrap_err();
+        assert_eq!((error.status(), error.condition()), (400, "amqp:not-allowed"), "{to}");
+        assert!(error.to_string().starts_with("Auto forwarding from 'a' to "), "{error}");
+    }
+    // A queue that others forward to comes back as one that forwards.
+    fixture.call(|core, call| core.delete(call, "a")).unwrap();
+    let mut again = QueueDescription::default();
+    again.egress.forward_to = Some("c".into());
+    let again = EntityDefinition::Queue(again);
+    assert!(fixture.call(|core, call| core.create(call, "a", again)).is_err());
+    fixture.queue("other", |queue| queue.egress.forward_to = Some("b".into()));
+}
+
+/// The service accepts it: the SDK's own suite sets it.
+#[test]
+fn an_entity_that_forwards_to_itself_ends_after_four_hops() {
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
+    forward_queue(&mut fixture, "q", Some("q")).unwrap();
+    let topic = fixture.topic("t", |_| {});
+    let subscription = fixture.subscription("t", "s", |s| s.egress.forward_to = Some("t".into()));
+    fixture.send_all(queue.entity, &["alone"]);
+    fixture.send_all(topic, &["alone too"]);
+    for _ in 0..5 {
+        fixture.advance(0);
+    }
+    assert_eq!(bodies(&mut fixture, transfer_dead_letters(queue)), ["alone"]);
+    assert_eq!(bodies(&mut fixture, transfer_dead_letters(subscription)), ["alone too"]);
+}
+
+/// While the disk is full, the broker tries again once a second, however many messages wait.
+#[test]
+fn a_journal_that_refuses_is_not_asked_all_the_time() {
+    let mut fixture = CoreFixture::new();
+    fixture.queue("to", |_| {});
+    let from = fixture.queue("from", |_| {});
+    for _ in 0..6 {
+        fixture.try_send(from.entity, &vec![message("m"); 100]).unwrap();
+    }
+    forward_queue(&mut fixture, "from", Some("to")).unwrap();
+    fixture.journal.full = true;
+    fixture.call(|core, call| core.tick(call));
+    assert_eq!(fixture.core.next_deadline(), Some(Timestamp(fixture.now.0 + 1_000)));
+    fixture.journal.full = false;
+    fixture.advance(1_000);
+    for _ in 0..3 {
+        fixture.call(|core, call| core.tick(call));
+    }
+    assert_eq!((fixture.counts("from").transfer, fixture.counts("to").active), (0, 600));
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn scope(session: u64, entity: EntityId) -> TransactionScope {
 }
 
 fn declare(fixture: &mut CoreFixture) -> TransactionId {
-    fixture.call(|core, call| core.declare_transaction(call, coordinator())).unwrap()
+    fixture.call(|core, call| core.declare_transaction(call, coordinator(), true)).unwrap()
 }
 
 fn send(fixture: &mut CoreFixture, id: TransactionId, to: EntityId, bodies: &[&str]) -> Result<(), Error> {
@@ -224,4 +224,48 @@ fn a_failed_operation_leaves_only_the_rollback() {
         assert_eq!(discharge(&mut fixture, id, false).unwrap_err().condition(), "amqp:transaction:rollback");
     }
     assert_eq!((counts(&fixture), fixture.journal.groups().len()), before, "nothing is applied");
+}
+
+/// Declares until it is refused; returns how many were declared, and the refusal.
+fn declare_all(
+    fixture: &mut CoreFixture,
+    connection: ConnectionId,
+    is_authorized: bool,
+) -> (Vec<TransactionId>, Error) {
+    let mut declared = Vec::new();
+    loop {
+        match fixture.call(|core, call| core.declare_transaction(call, connection.link(1), is_authorized)) {
+            Ok(id) => declared.push(id),
+            Err(error) => return (declared, error),
+        }
+    }
+}
+
+#[test]
+fn open_transactions_of_a_connection_are_limited() {
+    let mut fixture = CoreFixture::new();
+    let (declared, refusal) = declare_all(&mut fixture, CONNECTION, true);
+    assert_eq!((declared.len(), refusal.condition()), (1_000, "amqp:resource-limit-exceeded"));
+    assert!(refusal.to_string().contains("may have 1000"), "{refusal}");
+    let other = fixture.call(|core, call| core.declare_transaction(call, ConnectionId(8).link(1), true));
+    assert!(other.is_ok(), "other connections have their own");
+    discharge(&mut fixture, declared[0], false).unwrap();
+    declare(&mut fixture);
+    fixture.advance(121_000);
+    assert_eq!(declare_all(&mut fixture, CONNECTION, true).0.len(), 1_000, "all have expired");
+}
+
+#[test]
+fn connections_without_a_token_starve_no_others() {
+    let mut fixture = CoreFixture::new();
+    let declared: Vec<_> = (100..200).map(|n| declare_all(&mut fixture, ConnectionId(n), false)).collect();
+    let (first, last) = (&declared[0], &declared[99]);
+    assert_eq!((first.0.len(), first.1.condition()), (10, "amqp:resource-limit-exceeded"));
+    assert!(first.1.to_string().contains("without a token"), "{}", first.1);
+    assert_eq!((last.0.len(), last.1.condition()), (0, "com.microsoft:server-busy"));
+    assert_eq!(declared.iter().map(|(own, _)| own.len()).sum::<usize>(), 500);
+    let with_token: usize = (0..11).map(|n| declare_all(&mut fixture, ConnectionId(n), true).0.len()).sum();
+    assert_eq!(with_token, 10_000);
+    fixture.call(|core, call| core.detach(call, ConnectionId(100).link(1)));
+    assert_eq!(declare_all(&mut fixture, ConnectionId(199), false).0.len(), 10);
 }

@@ -178,7 +178,8 @@ async fn the_message_size_limit_is_read_only() {
         (refused.status, refused.value("Detail")),
         (
             StatusCode::BAD_REQUEST,
-            "SubCode=40000. `MaxMessageSizeInKilobytes` is `1024`: it cannot be chosen in a Standard namespace"
+            "SubCode=40000. Bad Request. To know more visit https://aka.ms/sbResourceMgrExceptions. The property \
+             &apos;MaxMessageSizeInKilobytes&apos; (1024) cannot be set because the namespace is using &apos;Standard&apos; tier."
         )
     );
     assert_eq!(client.put("/q", QUEUE).await.value("MaxMessageSizeInKilobytes"), "256");

@@ -45,8 +45,9 @@ pub(crate) struct Args {
     #[arg(long)]
     create_on_first_use: bool,
 
-    /// Tier whose limits apply: `basic` and `standard` take messages up to 256 KiB, `premium` up to 1 MiB; `basic` has only
-    /// queues, without sessions, duplicate detection, forwarding and transactions
+    /// Tier whose limits apply: `basic` and `standard` take messages up to 256 KiB in entities up to 5 GB, `premium` up to 1 MiB
+    /// in 1,000 entities up to 80 GB, none of them partitioned; `basic` has only queues, without sessions, duplicate detection,
+    /// forwarding and transactions
     #[arg(long, value_name = "TIER", value_enum, default_value = "standard")]
     tier: TierName,
 

@@ -61,7 +61,7 @@ fn without_keys_only_loopback_is_served() {
 }
 
 /// A broker with `KEYS` and the queue `q`.
-async fn start_with_keys() -> BrokerFixture {
+pub(crate) async fn start_with_keys() -> BrokerFixture {
     let data = tempfile::tempdir().expect("a temporary folder");
     let keys = data.path().join("keys.json");
     std::fs::write(&keys, KEYS).expect("a file");
@@ -197,15 +197,22 @@ async fn connections_without_tls_can_be_refused() {
 #[tokio::test]
 async fn the_data_folder_is_for_its_owner_only() {
     let data = tempfile::tempdir().expect("a temporary folder");
-    let (new, old) = (data.path().join("new"), data.path().join("old"));
-    std::fs::create_dir(&old).expect("a folder");
-    std::fs::set_permissions(&old, PermissionsExt::from_mode(0o755)).expect("its rights");
-    for folder in [&new, &old] {
+    let mut folders = vec![data.path().join("new")];
+    for rights in [0o755, 0o775, 0o777, 0o750, 0o2775] {
+        let old = data.path().join(format!("{rights:o}"));
+        std::fs::create_dir(&old).expect("a folder");
+        std::fs::set_permissions(&old, PermissionsExt::from_mode(rights)).expect("its rights");
+        // A file of the broker that somebody opened to a group.
+        std::fs::write(old.join("lock"), "").expect("a file");
+        std::fs::set_permissions(old.join("lock"), PermissionsExt::from_mode(0o664)).expect("its rights");
+        folders.push(old);
+    }
+    for folder in &folders {
         let program = Program::new(BINARY).args(["broker", "--data-dir"]).args([folder]);
         let fixture = BrokerFixture::of(program, tempfile::tempdir().expect("a temporary folder")).await;
         fixture.queue("q", "").await;
         fixture.client().sender("q").send_message(&Message::new("a")).await.expect("a send");
-        assert_eq!(mode(folder), 0o700);
+        assert_eq!(mode(folder), 0o700, "{}", folder.display());
         for entry in std::fs::read_dir(folder).expect("the folder") {
             let path = entry.expect("a file").path();
             assert_eq!(mode(&path), 0o600, "{}", path.display());

@@ -43,6 +43,31 @@ impl RawPeer {
         peer
     }
 
+    /// An AMQP session on channel 0 of a connection that was opened with a key (SASL PLAIN).
+    pub(crate) async fn authenticated(address: SocketAddr, user: &str, password: &str) -> Self {
+        let mut peer = Self::connect(address).await;
+        let response = [b"\0", user.as_bytes(), b"\0", password.as_bytes()].concat();
+        let mechanism = [&[0xa3, 5][..], b"PLAIN"].concat();
+        let fields = [&mechanism[..], &[0xa0, response.len() as u8], &response].concat();
+        let list = [&[0x00, 0x53, 0x41, 0xc0, fields.len() as u8 + 1, 2][..], &fields].concat();
+        let init = [&(list.len() as u32 + 8).to_be_bytes()[..], &[2, 1, 0, 0], &list].concat();
+        peer.write(&[&ProtocolHeader::Sasl.bytes()[..], &init].concat()).await;
+        // The header, the mechanisms, and the outcome.
+        let mut header = [0; ProtocolHeader::LENGTH];
+        peer.stream.read_exact(&mut header).await.expect("a header");
+        let mut last = Vec::new();
+        for _ in 0..2 {
+            let size = peer.stream.read_u32().await.expect("a frame");
+            last = vec![0; size as usize - 4];
+            peer.stream.read_exact(&mut last).await.expect("a frame");
+        }
+        assert_eq!(last[4..7], [0x00, 0x53, 0x44], "an outcome: {last:?}");
+        peer.write(&ProtocolHeader::Amqp.bytes()).await;
+        peer.frame(0, &open()).await;
+        peer.frame(0, &begin(u32::MAX / 4)).await;
+        peer
+    }
+
     /// A sender to `entity` with handle 0, attached and with credit.
     pub(crate) async fn sending(address: SocketAddr, entity: &str) -> Self {
         let mut peer = Self::begun(address).await;

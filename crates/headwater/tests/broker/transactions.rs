@@ -1,7 +1,7 @@
 //! Transactions of a raw client: declare, discharge, via-entity, and a broker that is killed while clients commit.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use amqp::message::MessageWriter;
 use amqp::performative::{Coordinator, Disposition, Flow, Performative, TransactionalState, Transfer};
@@ -11,6 +11,7 @@ use broker::{Broker, StorageLocation};
 use bytes::{Bytes, BytesMut};
 use std::net::SocketAddr;
 use testkit::process::Program;
+use testkit::wait::wait_for;
 
 use crate::fixture::{BINARY, SOON};
 use crate::raw_peer::{RawPeer, attach, credit, transfer};
@@ -25,15 +26,20 @@ struct TransactionClient {
     next_delivery: u32,
     /// Deliveries that arrived while something else was awaited.
     received: Vec<(u32, String)>,
+    /// Dispositions that arrived while something else was awaited.
+    settlements: Vec<Disposition>,
 }
 
 impl TransactionClient {
     async fn connect(address: SocketAddr) -> Self {
-        let mut peer = RawPeer::begun(address).await;
+        Self::of(RawPeer::begun(address).await).await
+    }
+
+    async fn of(mut peer: RawPeer) -> Self {
         let coordinator = Target::from(Coordinator::default());
         peer.frame(0, &with_handle(COORDINATOR, Attach::sender("c", Source::at("me"), coordinator))).await;
         peer.until(|frame| matches!(frame, Performative::Flow(flow) if flow.handle == Some(COORDINATOR))).await;
-        Self { peer, next_delivery: 0, received: Vec::new() }
+        Self { peer, next_delivery: 0, received: Vec::new(), settlements: Vec::new() }
     }
 
     async fn sender(mut self, queue: &str, via: Option<&str>) -> Self {
@@ -65,10 +71,15 @@ impl TransactionClient {
     }
 
     async fn outcome(&mut self, role: Role, id: u32) -> Option<DeliveryState> {
+        self.answer(role, id).await?.state
+    }
+
+    async fn answer(&mut self, role: Role, id: u32) -> Option<Disposition> {
         loop {
             let (frame, payload) = self.peer.poll_frame(SOON).await?;
             match frame {
-                Performative::Disposition(found) if found.role == role && found.first == id => return found.state,
+                Performative::Disposition(found) if found.role == role && found.first == id => return Some(found),
+                Performative::Disposition(found) => self.settlements.push(found),
                 Performative::Transfer(transfer) => self.record(&transfer, payload),
                 Performative::Detach(detach) => panic!("{detach:?}"),
                 _ => {}
@@ -109,11 +120,15 @@ impl TransactionClient {
     }
 
     async fn settle_in(&mut self, transaction: &Bytes, id: u32, outcome: DeliveryState) -> Option<DeliveryState> {
-        let state = Some(within(transaction, Some(outcome)));
+        self.settle(id, within(transaction, Some(outcome))).await?.state
+    }
+
+    /// Disposes of a delivery, unsettled; returns the answer.
+    async fn settle(&mut self, id: u32, state: DeliveryState) -> Option<Disposition> {
         let (role, last) = (Role::Receiver, None);
-        let disposition = Disposition { role, first: id, last, settled: false, state, batchable: false };
+        let disposition = Disposition { role, first: id, last, settled: false, state: Some(state), batchable: false };
         self.peer.frame(0, &Performative::Disposition(disposition)).await;
-        self.outcome(Role::Sender, id).await
+        self.answer(Role::Sender, id).await
     }
 }
 
@@ -181,6 +196,35 @@ async fn a_commit_moves_a_message_and_a_rollback_does_not() {
     broker.stop().await;
 }
 
+/// As the .NET SDK's own suite demands: after a rollback the message can be completed on the same link.
+#[tokio::test]
+async fn after_a_rollback_the_delivery_is_settled_on_its_link() {
+    let broker = broker_with(&["q"]).await;
+    let mut filler = TransactionClient::connect(broker.address()).await.sender("q", None).await;
+    for body in ["a", "b"] {
+        filler.send(SENDER, None, &text(body)).await.expect("an answer");
+    }
+    let mut client = TransactionClient::connect(broker.address()).await.receiver("q", 2).await;
+    let rejected = DeliveryState::Rejected(None);
+    for fail in [true, false] {
+        let (id, _) = client.receive().await.expect("a message");
+        let transaction = client.declare().await.expect("an answer");
+        let provisional = client.settle(id, within(&transaction, Some(rejected.clone()))).await.expect("an answer");
+        assert!(!provisional.settled, "{provisional:?}");
+        assert_eq!(provisional.state, Some(within(&transaction, Some(rejected.clone()))));
+        assert_eq!(client.discharge(&transaction, fail).await, Some(DeliveryState::Accepted));
+        if fail {
+            let again = client.settle(id, DeliveryState::Accepted).await.expect("an answer");
+            assert_eq!((again.settled, again.state), (true, Some(DeliveryState::Accepted)), "its lock is still held");
+        } else {
+            let settled = client.settlements.pop().expect("the commit settles it");
+            assert_eq!((settled.first, settled.settled, settled.state), (id, true, Some(rejected.clone())));
+        }
+    }
+    assert_eq!(peek_all(broker.address(), "q/$DeadLetterQueue", 1).await, ["b"], "the first is completed");
+    broker.stop().await;
+}
+
 #[tokio::test]
 async fn a_transaction_ends_with_its_connection() {
     let broker = broker_with(&["q"]).await;
@@ -197,18 +241,66 @@ async fn a_transaction_ends_with_its_connection() {
     broker.stop().await;
 }
 
-/// Moves messages from `from` to `to`, two copies each, until the connection ends.
-async fn move_until_killed(address: SocketAddr) {
+/// The .NET SDK declares before it opens the link that sends its first token, so that a connection without one may
+/// declare a few, for a short time.
+#[tokio::test]
+async fn a_coordinator_link_needs_a_token() {
+    let fixture = crate::protection::start_with_keys().await;
+    let mut without = TransactionClient::connect(fixture.address).await;
+    let mut with = TransactionClient::of(RawPeer::authenticated(fixture.address, "reader", "reader-key").await).await;
+    for _ in 0..10 {
+        without.declare().await.expect("an answer");
+    }
+    let refused = without.send(COORDINATOR, None, &described(0x31, vec![Value::Null])).await;
+    let Some(DeliveryState::Rejected(Some(error))) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.condition.as_str(), "amqp:resource-limit-exceeded");
+    assert!(error.description.as_deref().is_some_and(|text| text.contains("without a token")), "{error:?}");
+    for _ in 0..11 {
+        with.declare().await.expect("an answer");
+    }
+    fixture.test("POST", "clock", r#"{"advance_ms": 20001}"#).await;
+    let Performative::Transfer(frame) = transfer(COORDINATOR, without.next_delivery, false) else { unreachable!() };
+    without.peer.frame_with(0, &Performative::Transfer(frame), &described(0x31, vec![Value::Null])).await;
+    let cut = without.peer.close_error().await;
+    assert_eq!(cut, Some(("detach", "amqp:unauthorized-access".to_owned())));
+    with.declare().await.expect("a key of the namespace is enough");
+}
+
+/// What movers saw until the broker was killed.
+#[derive(Debug, Default)]
+struct MoveReport {
+    connected: usize,
+    /// Messages whose commit was acknowledged.
+    committed: BTreeSet<String>,
+    rollbacks: usize,
+    /// Transactions with operations that neither were ended nor answered.
+    interrupted: usize,
+}
+
+/// Moves messages from `from` to `to`, two copies each, until the connection ends. Every second transaction is rolled
+/// back and done again.
+async fn move_until_killed(address: SocketAddr, report: Arc<Mutex<MoveReport>>) {
     let client = TransactionClient::connect(address).await.sender("to", Some("from")).await;
     let mut client = client.receiver("from", 1_000).await;
+    report.lock().expect("no mover panics").connected += 1;
     while let Some((id, body)) = client.receive().await {
-        let Some(transaction) = client.declare().await else { return };
-        for _ in 0..2 {
-            client.send_in(&transaction, &body).await;
-        }
-        client.settle_in(&transaction, id, DeliveryState::Accepted).await;
-        if client.discharge(&transaction, false).await.is_none() {
-            return;
+        for fail in [true, false] {
+            let Some(transaction) = client.declare().await else { return };
+            for _ in 0..2 {
+                client.send_in(&transaction, &body).await;
+            }
+            client.settle_in(&transaction, id, DeliveryState::Accepted).await;
+            let outcome = client.discharge(&transaction, fail).await;
+            let mut report = report.lock().expect("no mover panics");
+            match (outcome, fail) {
+                (Some(DeliveryState::Accepted), true) => report.rollbacks += 1,
+                (Some(DeliveryState::Accepted), false) => drop(report.committed.insert(body.clone())),
+                (None, _) => {
+                    report.interrupted += 1;
+                    return;
+                }
+                (other, _) => panic!("{other:?}"),
+            }
         }
     }
 }
@@ -232,7 +324,9 @@ async fn create(address: SocketAddr, queue: &str) {
 
 #[tokio::test]
 async fn a_kill_between_two_commits_leaves_no_half() {
-    const MESSAGES: u32 = 300;
+    const MESSAGES: usize = 1_000;
+    const ROUNDS: usize = 4;
+    const MOVERS: usize = 3;
     let data = tempfile::tempdir().expect("a temporary folder");
     let (mut broker, mut address) = start(data.path()).await;
     for queue in ["from", "to"] {
@@ -242,9 +336,21 @@ async fn a_kill_between_two_commits_leaves_no_half() {
     for n in 0..MESSAGES {
         filler.send(SENDER, None, &text(&n.to_string())).await.expect("an answer");
     }
-    for round in 1..4 {
-        let movers: Vec<_> = (0..3).map(|_| tokio::spawn(move_until_killed(address))).collect();
-        tokio::time::sleep(Duration::from_millis(20 * round)).await;
+    let report = Arc::new(Mutex::new(MoveReport::default()));
+    for round in 1..=ROUNDS {
+        let progress = || {
+            let report = report.lock().expect("no mover panics");
+            (report.connected, report.committed.len())
+        };
+        let (_, before) = progress();
+        let movers: Vec<_> =
+            (0..MOVERS).map(|_| tokio::spawn(move_until_killed(address, Arc::clone(&report)))).collect();
+        wait_for("commits of all movers", SOON, async || {
+            let (connected, committed) = progress();
+            let enough = connected == MOVERS * round && committed >= before + 20;
+            if enough { Ok(()) } else { Err((connected, committed)) }
+        })
+        .await;
         broker.kill().await;
         for mover in movers {
             mover.await.expect("it ends with its connection");
@@ -260,7 +366,15 @@ async fn a_kill_between_two_commits_leaves_no_half() {
             places.entry(body).or_default().push(queue);
         }
     }
-    assert_eq!(places.len(), MESSAGES as usize, "none is lost");
+    let report = report.lock().expect("no mover panics");
+    assert_eq!(places.len(), MESSAGES, "none is lost");
     let wrong: Vec<_> = places.iter().filter(|(_, found)| **found != ["from"] && **found != ["to", "to"]).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
+    let undone: Vec<_> = report.committed.iter().filter(|body| places[*body] != ["to", "to"]).collect();
+    assert!(undone.is_empty(), "acknowledged commits: {undone:?}");
+    let moved = places.values().filter(|found| **found == ["to", "to"]).count();
+    assert!(report.rollbacks >= 20 * ROUNDS, "{report:?}");
+    assert!(report.interrupted >= ROUNDS, "every kill hits transactions in flight: {}", report.interrupted);
+    assert!(moved >= 20 * ROUNDS && moved < MESSAGES, "{moved} moved");
+    assert!(moved <= report.committed.len() + report.interrupted, "{moved} moved, {report:?}");
 }
