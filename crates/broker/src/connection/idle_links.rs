@@ -6,7 +6,8 @@ use std::time::Instant;
 use amqp::condition;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{BrokerConnection, BrokerLink};
+use super::BrokerConnection;
+use super::links::BrokerLink;
 
 /// When each link was last used.
 #[derive(Debug)]

@@ -103,11 +103,11 @@ pub async fn run_before_fence(
     Ok(BeforeFenceResult { comparison: soak.finish(&base).await?, reported, is_unready })
 }
 
-/// Warnings and errors of a pod that name its read models.
+/// Warnings and errors of a pod that are about cursors.
 fn problems_of(cluster: &TestCluster, pod: usize) -> Vec<String> {
     let lines = cluster.pod(pod).process().map(|process| process.lines()).unwrap_or_default();
     let is_problem = |text: &str| {
-        (text.contains("\"level\":\"WARN\"") || text.contains("\"level\":\"ERROR\"")) && text.contains(CURSORS)
+        (text.contains("\"level\":\"WARN\"") || text.contains("\"level\":\"ERROR\"")) && text.contains("cursor")
     };
     lines.into_iter().map(|line| line.text).filter(|text| is_problem(text)).collect()
 }
