@@ -5,13 +5,13 @@ import re
 import signal
 
 from chart import render_kind
-from pods import Cluster, wait_until
+from pods import CONFIG, Cluster, wait_until
 from prometheus_process import Prometheus
 
 
-def quick_rules():
+def quick_rules(*arguments):
     """The rules of the chart with shorter times, and the same conditions."""
-    [group] = render_kind("PrometheusRule", "--set", "metrics.alerts.enabled=true")["spec"]["groups"]
+    [group] = render_kind("PrometheusRule", "--set", "metrics.alerts.enabled=true", *arguments)["spec"]["groups"]
     for rule in group["rules"]:
         rule["for"] = "1s"
         rule["expr"] = re.sub(r"\[[0-9]+m\]", "[10s]", rule["expr"]).replace("[1h:1m]", "[30s:1s]")
@@ -21,19 +21,19 @@ def quick_rules():
 class Monitored:
     """Two pods and the Prometheus that watches them."""
 
-    def __init__(self, cleanup):
-        self.cluster = Cluster()
+    def __init__(self, cleanup, config=CONFIG, chart_arguments=()):
+        self.cluster = Cluster(config)
         cleanup.callback(self.cluster.stop)
         applied = self.cluster.run("topology", "apply")
         assert applied.returncode == 0, applied.stderr
-        self.prometheus = Prometheus(self.cluster.path, quick_rules())
+        self.prometheus = Prometheus(self.cluster.path, quick_rules(*chart_arguments))
         cleanup.callback(self.prometheus.stop)
         for name in ("pod-0", "pod-1"):
             self.start_pod(name)
         self.seen = set()
         self.orders = (f"order-{number}" for number in itertools.count())
         wait_until("both pods are scraped and there is a leader",
-                   lambda: self.value("count(headwater_build_info)") == 2 and self.value("max(headwater_leader_present)") == 1)
+                   lambda: self.value("count(headwater_build_info)") == 2 and self.value("min(headwater_leader_present)") == 1)
 
     def start_pod(self, name, **environment):
         self.cluster.start_pod(name, environment)

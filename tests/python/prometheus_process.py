@@ -58,8 +58,10 @@ class Prometheus:
         """The samples at this moment, as (labels, value). A wrong expression is an error."""
         return [(sample["metric"], float(sample["value"][1])) for sample in self._get("query", query=expression)["result"]]
 
-    def firing(self):
-        return {alert["labels"]["alertname"] for alert in self._get("alerts")["alerts"] if alert["state"] == "firing"}
+    def firing(self, label="alertname", **labels):
+        """The values of this label of the firing alerts that have these labels."""
+        firing = [alert["labels"] for alert in self._get("alerts")["alerts"] if alert["state"] == "firing"]
+        return {alert.get(label) for alert in firing if labels.items() <= alert.items()}
 
     def metadata(self):
         """The type of each metric that a target exposes."""

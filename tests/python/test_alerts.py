@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -80,6 +81,24 @@ def test_every_alert_fires_and_resolves(tmp_path):
             expectations.append((still_pending, case.alert, None))
         target = (POD_MONITOR, SERVICE_MONITOR)[number % 2]
         cases.append((case.alert, promtool_case(case.firing, target, expectations)))
+    run_promtool(tmp_path, cases, tested)
+
+
+def test_every_alert_names_the_pipeline_it_is_about(tmp_path):
+    """Of two pipelines, one has the condition. Nothing hides it, and the other one fires nothing."""
+    values = Path(__file__).parent / "chart_values" / "pipelines.yaml"
+    tested = without_text(rules("--values", values))
+    by_name = {rule["alert"]: rule for rule in tested}
+    cases = []
+    for case in CASES:
+        rule = by_name[case.alert]
+        assert "pipeline" not in rule["labels"]
+        firing = {**rule["labels"], **case.labels, "pipeline": "orders"}
+        both = {labelled(name, f'pipeline="{pipeline}"'): samples if pipeline == "orders" else [samples[0]] * len(samples)
+                for name, samples in case.firing.items() for pipeline in ("orders", "customers")}
+        # Pods export this counter of each of their pipelines, whether or not they know its state.
+        both |= {f'headwater_pipeline_failures_total{{pipeline="{name}"}}': [0] * (END * 2) for name in ("orders", "customers")}
+        cases.append((case.alert, promtool_case(both, POD_MONITOR, [(BEGINS - 1, case.alert, None), (LAST_MINUTE, case.alert, firing)])))
     run_promtool(tmp_path, cases, tested)
 
 

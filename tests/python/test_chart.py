@@ -171,6 +171,27 @@ def test_the_grace_period_is_the_longer_drain_plus_ten(producer, consumer, secon
     assert grace_period("--set", f"config.producer.drain={producer},config.consumer.drain={consumer}") == seconds
 
 
+def test_the_grace_period_covers_the_longest_drain_of_all_pipelines():
+    def of(*entries):
+        return grace_period("--set-json", "pipelines=" + json.dumps("\n".join(entries)))
+    # An entry without drains has those of `config`: 10 and 20 seconds. An empty section sets nothing.
+    assert of("orders: { producer: { drain: 3s } }", "bills:", "cases: { consumer: }") == 30
+    assert of("orders: { producer: { drain: 90s } }", "bills: { consumer: { drain: 2m } }") == 130
+    assert of("orders: { consumer: { drain: 1s } }", "bills: { consumer: { drain: 1s } }") == 20
+
+
+def test_keda_watches_the_subscription_of_every_pipeline():
+    values = HERE / "chart_values" / "pipelines.yaml"
+    scaled = render_kind("ScaledObject", "--values", values)
+    entities = [(trigger["metadata"]["topicName"], trigger["metadata"]["subscriptionName"]) for trigger in scaled["spec"]["triggers"]]
+    assert sorted(entities) == [("customers", "read-models"), ("orders", "order-models")]
+
+
+def test_pipelines_that_are_not_yaml_are_refused():
+    result = run_helm("template", "shop", CHART, "--set-json", 'pipelines="orders: { source"')
+    assert result.returncode != 0 and "pipelines:" in result.stderr, result.stderr
+
+
 def test_a_grace_period_of_the_values_wins():
     assert grace_period("--set", "terminationGracePeriodSeconds=99") == 99
 

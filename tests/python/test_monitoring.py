@@ -26,7 +26,7 @@ def panels():
 
 def panel_expressions():
     """(title, expression) with the variables of Grafana filled in."""
-    values = {"$namespace": "prod", "$job": "prod/shop-headwater", "$__rate_interval": "10s"}
+    values = {"$namespace": "prod", "$job": "prod/shop-headwater", "$pipeline": ".*", "$__rate_interval": "10s"}
     for panel in panels():
         for target in panel["targets"]:
             expression = target["expr"]

@@ -115,7 +115,12 @@ pub(crate) const SOAKS: &[BenchProgram] = &[
     BenchProgram {
         name: "rollouts",
         binary: "soak-rollouts",
-        measures: "three pods restarted one after the other under load, as the chart does it, 20 times: nothing lost or duplicated, at most 1 s without a new event",
+        measures: "three pods restarted one after the other under load, as the chart does it, 20 times: nothing lost or duplicated, at most 1 s without a new event; --previous BINARY: upgrades from an older binary and back",
+    },
+    BenchProgram {
+        name: "pipelines",
+        binary: "soak-pipelines",
+        measures: "twenty pipelines on three pods, one poisoned and one halted: leaders within one of each other, nothing lost or applied twice; the speed of the others, takeovers, memory per pipeline",
     },
 ];
 

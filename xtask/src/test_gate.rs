@@ -11,8 +11,8 @@ use cargo_metadata::{Metadata, MetadataCommand};
 
 use crate::dependency_policy;
 use crate::fuzz_step::FuzzStep;
+use crate::other_bus::{self, Profile};
 use crate::process::{cargo, run, run_and_read, step};
-use crate::secured_bus;
 use crate::test_counts::TestCounts;
 use crate::tools::Tools;
 
@@ -38,11 +38,20 @@ pub(crate) struct Args {
     /// Run only the end-to-end suites, with a broker that requires TLS and keys
     #[arg(long, conflicts_with_all = ["runs", "suites_only"])]
     secured_bus: bool,
+    /// Run only the end-to-end suites, with a broker that does to its clients what Azure Service Bus does
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["runs", "suites_only", "secured_bus"])]
+    profile: Option<Profile>,
+    /// The times of the profile are divided by this number
+    #[arg(long, default_value_t = 60.0, requires = "profile")]
+    profile_scale: f64,
 }
 
 pub(crate) fn check(root: &Path, arguments: &Args) -> anyhow::Result<()> {
     if arguments.secured_bus {
-        return secured_bus::check(root);
+        return other_bus::check_secured(root);
+    }
+    if let Some(profile) = arguments.profile {
+        return other_bus::check_profile(root, profile, arguments.profile_scale);
     }
     let tools = Tools::install_all(root)?;
     if !arguments.suites_only {

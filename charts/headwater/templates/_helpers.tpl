@@ -59,14 +59,38 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- ceil $total | int -}}
 {{- end -}}
 
-{{/* The longer drain plus ten seconds for the connections to close. The defaults are those of the binary. */}}
+{{/* The settings of each pipeline, as a list: those of `config` with those of its entry in `pipelines`, as the binary merges them. */}}
+{{- define "headwater.pipelineSettings" -}}
+{{- $all := list -}}
+{{- if .Values.pipelines -}}
+{{- $entries := fromYaml .Values.pipelines -}}
+{{- if and (hasKey $entries "Error") (kindIs "string" $entries.Error) }}{{ fail (printf "pipelines: %s" $entries.Error) }}{{ end -}}
+{{- range $name, $entry := $entries -}}
+{{- $settings := deepCopy $.Values.config -}}
+{{- range $section, $values := $entry -}}
+{{- /* An empty section sets nothing. */ -}}
+{{- if kindIs "map" $values }}{{ $_ := set $settings $section (mergeOverwrite (get $settings $section | default dict) $values) }}{{ end -}}
+{{- end -}}
+{{- $all = append $all $settings -}}
+{{- end -}}
+{{- else -}}
+{{- $all = append $all .Values.config -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{/* The longest drain of all pipelines, which stop side by side, plus ten seconds for the connections to close. The defaults are those of the binary. */}}
 {{- define "headwater.gracePeriod" -}}
 {{- if .Values.terminationGracePeriodSeconds -}}
 {{- .Values.terminationGracePeriodSeconds -}}
 {{- else -}}
-{{- $producer := include "headwater.seconds" (dig "producer" "drain" "10s" .Values.config) | int -}}
-{{- $consumer := include "headwater.seconds" (dig "consumer" "drain" "20s" .Values.config) | int -}}
-{{- add (max $producer $consumer) 10 -}}
+{{- $longest := 0 -}}
+{{- range include "headwater.pipelineSettings" . | fromYamlArray -}}
+{{- $producer := include "headwater.seconds" (dig "producer" "drain" "10s" .) | int -}}
+{{- $consumer := include "headwater.seconds" (dig "consumer" "drain" "20s" .) | int -}}
+{{- $longest = max $longest $producer $consumer -}}
+{{- end -}}
+{{- add $longest 10 -}}
 {{- end -}}
 {{- end -}}
 

@@ -22,6 +22,7 @@ use servicebus::entra::TokenSource;
 
 use crate::config::{BusAccess, Config, CoordinationConfig, EntraAccess, ReadModelsConfig, Secret};
 use crate::exit::ExitReason;
+use crate::mongo_oidc;
 use crate::pauses::PauseStore;
 use crate::status::{AuditMonitor, StatusCollector, SubscriptionMonitor};
 
@@ -287,6 +288,12 @@ async fn mongo_options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions>
         ))
     })?;
     options.app_name.get_or_insert_with(|| "headwater".to_owned());
+    let variable = |name: &str| std::env::var(name).ok();
+    let proxies = servicebus::ProxySettings::from_environment(variable).unwrap_or_default();
+    let tokens = servicebus::Config { proxies, ..servicebus::Config::default() };
+    mongo_oidc::provide_tokens(&mut options, variable, tokens).with_context(|| {
+        ExitReason::Misconfigured.with_message(format!("`{key}` asks for tokens of Entra ID (MONGODB-OIDC)"))
+    })?;
     Ok(options)
 }
 

@@ -18,6 +18,7 @@ mod event_traces;
 mod exit;
 mod generations;
 mod lease_balance;
+mod mongo_oidc;
 mod operator_log;
 mod oplog;
 mod output;

@@ -77,6 +77,7 @@ pub(crate) async fn run_pod(
     tracing::info!(pod_id, pipeline = names.join(", "), "pod started");
 
     let mut result = Ok(PodEnd::Stopped);
+    let mut is_signalled = false;
     tokio::select! {
         // cancel-safe: join_next
         Some(ended) = running.join_next() => {
@@ -91,7 +92,7 @@ pub(crate) async fn run_pod(
         }
         // A pod without its HTTP server cannot be observed, so it stops.
         error = admin_service.wait_for_failure() => result = Err(error),
-        () = stop.recv() => {}
+        () = stop.recv() => is_signalled = true,
         deployment = rotated => {
             tracing::info!("a secret file has changed; restarting the services of this pod with the new credentials");
             result = Ok(PodEnd::Reconfigured(Box::new(deployment)));
@@ -100,7 +101,6 @@ pub(crate) async fn run_pod(
     tracing::info!(pod_id, "stopping");
     slots.iter().for_each(|slot| slot.set_stopping());
     shutdown.cancel();
-    let mut is_signalled = !matches!(result, Ok(PodEnd::Reconfigured(_)));
     let mut failure = None;
     loop {
         tokio::select! {
@@ -113,8 +113,9 @@ pub(crate) async fn run_pod(
                 if is_signalled {
                     bail!(ExitReason::Interrupted.with_message("stopped at once by the second signal"));
                 }
-                // The first one came after a rotation: the pod stops in order, and does not start again.
-                (is_signalled, result) = (true, Ok(PodEnd::Stopped));
+                // The stop has begun for another reason. It goes on in order, and after a rotation the pod does not start again.
+                is_signalled = true;
+                result = result.map(|_| PodEnd::Stopped);
             }
         }
     }

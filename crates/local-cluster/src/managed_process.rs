@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -56,6 +57,11 @@ impl ManagedProcess {
     /// The process, if it has not ended.
     pub fn running_process(&self) -> Option<&Process> {
         self.process().filter(|process| process.exit_status().is_none())
+    }
+
+    /// The next start runs this executable.
+    pub fn set_executable(&mut self, path: &Path) {
+        self.program = self.program.clone().with_executable(path);
     }
 
     pub fn start(&mut self) -> Result<&Process, Error> {

@@ -89,6 +89,12 @@ impl Program {
         Self { name, path, args: vec![], env: vec![], removed_env: vec![], output: OutputMode::Captured }
     }
 
+    /// Another executable, with the same arguments, environment and name.
+    pub fn with_executable(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = path.into();
+        self
+    }
+
     /// Its name in failure messages; by default the file name.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();

@@ -263,15 +263,20 @@ impl Client {
 }
 
 impl ReconnectState {
-    /// Resets the backoff after a connection that lived long. A connection that was lost early counts as a failure.
+    /// Resets the backoff after a connection that lived long. A connection that was lost early counts as a failure: as the first one, if it lived at
+    /// least as long as the backoff before it, and as one more if not. So a service that closes connections again and again is not left alone for
+    /// longer than its connections last.
     fn record_end(&mut self, lived: Duration, config: &Config) {
         self.current = None;
         if lived >= config.max_backoff {
             self.failures = 0;
             self.not_before = None;
-        } else {
-            self.record_failure(config);
+            return;
         }
+        if lived >= longest_backoff(self.failures, config) {
+            self.failures = 0;
+        }
+        self.record_failure(config);
     }
 
     fn record_failure(&mut self, config: &Config) {
@@ -282,8 +287,11 @@ impl ReconnectState {
 
 /// The backoff after this many failures: a doubling time, of which half is random. `dice` is in 0..1.
 pub(crate) fn backoff(failures: u32, config: &Config, dice: f64) -> Duration {
-    let doubled = config.initial_backoff.saturating_mul(1 << failures.saturating_sub(1).min(20));
-    doubled.min(config.max_backoff).mul_f64(0.5 + dice / 2.0)
+    longest_backoff(failures, config).mul_f64(0.5 + dice / 2.0)
+}
+
+fn longest_backoff(failures: u32, config: &Config) -> Duration {
+    config.initial_backoff.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(config.max_backoff)
 }
 
 impl ActiveConnection {
@@ -377,6 +385,25 @@ async fn renew_tokens(connected: Weak<ActiveConnection>, config: Config) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The failures in a row that the next backoff follows.
+    fn failures_after(lives: &[u64]) -> u32 {
+        let config = Config::default();
+        let mut state = ReconnectState::default();
+        lives.iter().for_each(|millis| state.record_end(Duration::from_millis(*millis), &config));
+        state.failures
+    }
+
+    #[test]
+    fn a_connection_that_outlived_its_backoff_ends_the_series() {
+        // Closed at once, again and again: each counts.
+        assert_eq!(failures_after(&[0; 9]), 9);
+        // A service that closes connections every three seconds is asked again soon.
+        assert_eq!(failures_after(&[3_000; 50]), 1);
+        // The backoff after seven failures is 6.4 s.
+        let after_outage = |millis| failures_after(&[0, 0, 0, 0, 0, 0, 0, millis]);
+        assert_eq!((after_outage(3_000), after_outage(6_400), after_outage(15_000)), (8, 1, 0));
+    }
 
     #[test]
     fn the_backoff_doubles_up_to_its_maximum() {

@@ -1,9 +1,12 @@
 //! The soak of rollouts: all pods are restarted one after the other under load, as the StatefulSet of the chart does it, again and again.
 //!
-//! Nothing may be lost, published twice or applied twice, and the topic must never be without a new event for longer than a second.
+//! Nothing may be lost, published twice or applied twice, and the topic must never be without a new event for longer than a second. With a previous
+//! binary, pods start with it, and every rollout is an upgrade or the way back.
+
+mod before_fence;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +15,7 @@ use testkit::cluster::TestCluster;
 use testkit::wait::try_wait_for;
 use tokio::task::JoinSet;
 
+pub use self::before_fence::{BeforeFenceResult, run_before_fence};
 pub use super::consumer_soak::Error;
 use super::stop_soak::{RunningSoak, SoakComparison, StopSoakOptions};
 use crate::latency::LatencySummary;
@@ -27,6 +31,8 @@ pub struct RolloutSoakOptions {
     /// Load, pods and MongoDB.
     pub base: StopSoakOptions,
     pub rollouts: u64,
+    /// The pods begin with this binary; the first rollout brings the present one, the second this one again, and so on.
+    pub previous: Option<PathBuf>,
     /// The longest time without a new event on the topic.
     pub max_gap: Duration,
 }
@@ -34,12 +40,12 @@ pub struct RolloutSoakOptions {
 impl RolloutSoakOptions {
     /// The full run: twenty rollouts of three pods at 1,000 events per second.
     pub fn full(seed: u64) -> Self {
-        Self { base: StopSoakOptions::full(seed), rollouts: 20, max_gap: Duration::from_secs(1) }
+        Self { base: StopSoakOptions::full(seed), rollouts: 20, previous: None, max_gap: Duration::from_secs(1) }
     }
 
     /// A short run for the test suite. It does not judge the gap: machines are shared.
     pub fn short(seed: u64) -> Self {
-        Self { base: StopSoakOptions::short(seed), rollouts: 2, max_gap: Duration::MAX }
+        Self { base: StopSoakOptions::short(seed), rollouts: 2, previous: None, max_gap: Duration::MAX }
     }
 }
 
@@ -115,7 +121,7 @@ impl fmt::Display for RolloutSoakResult {
 /// Starts the cluster, writes, restarts all pods again and again, waits until everything has arrived, and compares.
 pub async fn run(binary: &Path, options: &RolloutSoakOptions) -> Result<RolloutSoakResult, Error> {
     let began = Instant::now();
-    let mut soak = RunningSoak::start(binary, &options.base).await?;
+    let mut soak = RunningSoak::start(binary, options.previous.as_deref(), &options.base).await?;
     for pod in 0..options.base.pods {
         wait_until_ready(&soak.cluster, pod).await?;
     }
@@ -123,16 +129,18 @@ pub async fn run(binary: &Path, options: &RolloutSoakOptions) -> Result<RolloutS
     let (mut gaps, mut restarts) = (vec![], vec![]);
     for rollout in 1..=options.rollouts {
         gap_meter.reset();
+        let next = options.previous.as_deref().filter(|_| rollout % 2 == 0).unwrap_or(binary);
         // From the highest number down, as a StatefulSet does it.
         for pod in (0..options.base.pods).rev() {
             let stopped = Instant::now();
+            soak.cluster.pod_mut(pod).set_executable(next);
             soak.cluster.restart_pod(pod).await?;
             wait_until_ready(&soak.cluster, pod).await?;
             restarts.push(stopped.elapsed());
         }
         gaps.push(gap_meter.longest());
         if options.base.verbose {
-            println!("rollout {rollout}: at most {:?} without a new event", gap_meter.longest());
+            println!("rollout {rollout} to {}: at most {:?} without a new event", next.display(), gap_meter.longest());
         }
     }
     drop(gap_meter);

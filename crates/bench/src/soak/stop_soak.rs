@@ -44,6 +44,8 @@ pub struct StopSoakOptions {
     pub flush: Duration,
     /// Without progress for this long, a pipeline that is not drained counts as stalled.
     pub stall_timeout: Duration,
+    /// A further read model, as `name: definition`, that the first [rollout](testkit::cluster::TestCluster::roll_out) adds.
+    pub added_model: Option<String>,
     /// Prints the progress.
     pub verbose: bool,
 }
@@ -62,6 +64,7 @@ impl StopSoakOptions {
             pause: Duration::from_secs(2),
             flush: FLUSH,
             stall_timeout: Duration::from_secs(60),
+            added_model: None,
             verbose: true,
         }
     }
@@ -78,6 +81,8 @@ impl StopSoakOptions {
         let models = soak_read_models::declarations(true);
         let models = models.iter().map(|(name, model)| format!("  {name}: {model}\n")).collect::<String>();
         let (drain, flush) = (SESSION_DRAIN.as_millis(), self.flush.as_millis());
+        let extra_yaml = format!("consumer: {{ drain: {drain}ms }}\nread_models:\n{models}");
+        let added = self.added_model.iter().map(|model| format!("{extra_yaml}  {model}\n"));
         TestClusterConfig {
             pods: self.pods,
             mongo: self.mongo,
@@ -89,7 +94,8 @@ impl StopSoakOptions {
                 heartbeat: Duration::from_secs(5),
             },
             producer: format!("start: beginning, drain: {flush}ms"),
-            extra_yaml: format!("consumer: {{ drain: {drain}ms }}\nread_models:\n{models}"),
+            rollouts: [extra_yaml.clone()].into_iter().chain(added).collect(),
+            extra_yaml,
             ..TestClusterConfig::new(binary)
         }
     }
@@ -98,7 +104,7 @@ impl StopSoakOptions {
 /// Starts the cluster, writes, stops leaders, waits until everything has arrived, and compares.
 pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakResult, Error> {
     let began = Instant::now();
-    let mut soak = RunningSoak::start(binary, options).await?;
+    let mut soak = RunningSoak::start(binary, None, options).await?;
     let mut rounds = StopRounds::new(&mut soak.cluster, &soak.observer, &soak.checker, options);
     let timings = rounds.run().await;
     let (figures, comparison) = (timings, soak.finish(options).await?);

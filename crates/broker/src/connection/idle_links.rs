@@ -7,6 +7,7 @@ use amqp::condition;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::BrokerConnection;
+use super::links::BrokerLink;
 
 /// When each link was last used.
 #[derive(Debug)]
@@ -68,6 +69,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let last_used = self.activity.last_used.iter();
         let idle: Vec<_> = last_used.filter(|(_, at)| **at + link_idle <= now).map(|(link, _)| *link).collect();
         for link in idle {
+            // A client that waits for a session uses its link: the wait has a timeout of its own, far below the idle time of the service.
+            if let Some(BrokerLink::Pending(_)) = self.links.get(link) {
+                self.activity.last_used.insert(link, now);
+                continue;
+            }
             let text = format!("The link is force detached. Details: IdleTimerExpired: Idle timeout: {link_idle:?}.");
             self.force_detach(link, amqp::Error::new(condition::DETACH_FORCED, text));
         }

@@ -31,6 +31,8 @@ pub(crate) struct PipelineSlot {
 enum SlotState {
     Starting,
     Running(Arc<PodMonitor>),
+    /// Its services stop, and start again unless the pod stops, too.
+    Draining(Arc<PodMonitor>),
     /// With the reason. The services start again after a backoff.
     Failed(String),
     Stopping,
@@ -87,7 +89,7 @@ impl PipelineSlot {
     /// The first step of a stop: the pod is not ready from now on.
     pub(crate) fn set_stopping(&self) {
         let stopping = self.state.send_if_modified(|state| match state {
-            SlotState::Running(monitor) => {
+            SlotState::Running(monitor) | SlotState::Draining(monitor) => {
                 monitor.set_stopping();
                 false
             }
@@ -99,6 +101,15 @@ impl PipelineSlot {
         tracing::debug!(pipeline = self.pipeline, was_idle = stopping, "pipeline stopping");
     }
 
+    /// The pipeline is not ready from now on. The pod is, as long as another pipeline works.
+    pub(crate) fn set_draining(&self) {
+        self.state.send_if_modified(|state| {
+            let SlotState::Running(monitor) = state else { return false };
+            *state = SlotState::Draining(Arc::clone(monitor));
+            true
+        });
+    }
+
     /// Waits until the services have started or failed.
     pub(crate) async fn wait_for_start(&self) {
         let _ = self.state.subscribe().wait_for(|state| !matches!(state, SlotState::Starting)).await;
@@ -106,7 +117,7 @@ impl PipelineSlot {
 
     fn monitor(&self) -> Option<Arc<PodMonitor>> {
         match &*self.state.borrow() {
-            SlotState::Running(monitor) => Some(Arc::clone(monitor)),
+            SlotState::Running(monitor) | SlotState::Draining(monitor) => Some(Arc::clone(monitor)),
             SlotState::Starting | SlotState::Failed(_) | SlotState::Stopping => None,
         }
     }
@@ -116,12 +127,16 @@ impl PodTelemetry for PipelineSlot {
     fn health(&self, now: Instant) -> PodHealth {
         let (role, reason, stopping) = match &*self.state.borrow() {
             SlotState::Running(monitor) => return monitor.health(now),
+            SlotState::Draining(monitor) => {
+                let mut health = monitor.health(now);
+                health.services.push(not_ready("draining", "the services of the pipeline are stopping".to_owned()));
+                return health;
+            }
             SlotState::Starting => ("starting", "the services have not started yet".to_owned(), false),
             SlotState::Failed(reason) => ("failed", reason.clone(), false),
             SlotState::Stopping => ("stopping", "the pod is stopping".to_owned(), true),
         };
-        let readiness = Readiness::NotReady(reason);
-        PodHealth { services: vec![PodServiceHealth { name: "pipeline", role, readiness, loops: vec![] }], stopping }
+        PodHealth { services: vec![not_ready(role, reason)], stopping }
     }
 
     fn samples(&self) -> Vec<PodSample> {
@@ -138,4 +153,8 @@ impl PodTelemetry for PipelineSlot {
     fn latency(&self) -> LatencyBuckets {
         self.monitor().map(|monitor| monitor.latency()).unwrap_or_default()
     }
+}
+
+fn not_ready(role: &'static str, reason: String) -> PodServiceHealth {
+    PodServiceHealth { name: "pipeline", role, readiness: Readiness::NotReady(reason), loops: vec![] }
 }

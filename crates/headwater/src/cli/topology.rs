@@ -50,9 +50,20 @@ enum TopologyCommand {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let TopologyCommand::Apply { config, partitioned, dry_run, json } = args.command;
+    let configs = config.load_all()?.pipelines;
+    // Read the entities of all pipelines before changing any: a refusal must leave nothing half done.
+    let (mut planned, mut refusals) = (vec![], vec![]);
+    for config in &configs {
+        let plans = PipelinePlans::read(config, partitioned).await?;
+        refusals.extend(plans.refusals());
+        planned.push(plans);
+    }
+    if !refusals.is_empty() {
+        bail!("nothing was changed: Service Bus cannot change these settings in place\n  {}", refusals.join("\n  "));
+    }
     let mut all = vec![];
-    for config in &config.load_all()?.pipelines {
-        all.extend(apply(config, partitioned, dry_run, json).await?);
+    for plans in planned {
+        all.extend(plans.apply(dry_run, json).await?);
     }
     if json {
         output::print_json(&json!({ "dry_run": dry_run, "entities": Json::Array(all) }))?;
@@ -60,36 +71,55 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The entities of one pipeline. Returns what was done to each.
-async fn apply(config: &Config, partitioned: bool, dry_run: bool, json: bool) -> anyhow::Result<Vec<Json>> {
-    let bus = crate::connect::bus_administration(config)?;
+/// What the entities of one pipeline need.
+struct PipelinePlans<'a> {
+    config: &'a Config,
+    bus: AdministrationClient,
+    entities: Vec<PlannedEntity>,
+}
 
-    // Read both entities before changing either: a refusal must leave nothing half done.
-    let mut plans = vec![];
-    for (path, wanted) in topology::required_entities(config, partitioned) {
-        let found = bus.get(&path).await.with_context(|| format!("failed to read Service Bus entity `{path}`"))?;
-        let plan = plan_changes(&wanted, found.as_ref());
-        plans.push((path, wanted, found, plan));
-    }
-    let fixed: Vec<_> = plans.iter().flat_map(|(path, _, _, plan)| plan.refusals(path)).collect();
-    if !fixed.is_empty() {
-        bail!("nothing was changed: Service Bus cannot change these settings in place\n  {}", fixed.join("\n  "));
-    }
-    let (mut all, mut changed) = (vec![], vec![]);
-    for (path, wanted, found, plan) in plans {
-        let result = apply_plan(&bus, path, &wanted, found, plan, dry_run).await?;
-        if !json {
-            output::print_line(result.to_text(dry_run))?;
+struct PlannedEntity {
+    path: String,
+    wanted: EntitySpec,
+    found: Option<EntityDescription>,
+    plan: TopologyPlan,
+}
+
+impl<'a> PipelinePlans<'a> {
+    async fn read(config: &'a Config, partitioned: bool) -> anyhow::Result<Self> {
+        let bus = connect::bus_administration(config)?;
+        let mut entities = vec![];
+        for (path, wanted) in topology::required_entities(config, partitioned) {
+            let found = bus.get(&path).await.with_context(|| format!("failed to read Service Bus entity `{path}`"))?;
+            let plan = plan_changes(&wanted, found.as_ref());
+            entities.push(PlannedEntity { path, wanted, found, plan });
         }
-        if !matches!(result.action, EntityAction::Unchanged) {
-            changed.push(result.to_text(dry_run));
+        Ok(Self { config, bus, entities })
+    }
+
+    fn refusals(&self) -> Vec<String> {
+        self.entities.iter().flat_map(|entity| entity.plan.refusals(&entity.path)).collect()
+    }
+
+    /// Returns what was done to each entity.
+    async fn apply(self, dry_run: bool, json: bool) -> anyhow::Result<Vec<Json>> {
+        let Self { config, bus, entities } = self;
+        let (mut all, mut changed) = (vec![], vec![]);
+        for entity in entities {
+            let result = apply_plan(&bus, entity, dry_run).await?;
+            if !json {
+                output::print_line(result.to_text(dry_run))?;
+            }
+            if !matches!(result.action, EntityAction::Unchanged) {
+                changed.push(result.to_text(dry_run));
+            }
+            all.push(result.to_json());
         }
-        all.push(result.to_json());
+        if !dry_run && store_delivery_limit(config, &bus).await && !changed.is_empty() {
+            operator_log::record(config, "topology apply", &changed.join("; ")).await;
+        }
+        Ok(all)
     }
-    if !dry_run && store_delivery_limit(config, &bus).await && !changed.is_empty() {
-        operator_log::record(config, "topology apply", &changed.join("; ")).await;
-    }
-    Ok(all)
 }
 
 /// Whether it could. Does not fail the command: a pipeline may set up its bus before its MongoDB exists.
@@ -148,10 +178,7 @@ impl EntityResult {
 
 async fn apply_plan(
     bus: &AdministrationClient,
-    path: String,
-    wanted: &EntitySpec,
-    found: Option<EntityDescription>,
-    plan: TopologyPlan,
+    PlannedEntity { path, wanted, found, plan }: PlannedEntity,
     dry_run: bool,
 ) -> anyhow::Result<EntityResult> {
     let action = match (plan, found) {

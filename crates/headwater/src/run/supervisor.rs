@@ -26,9 +26,18 @@ pub(super) async fn supervise(
     let mut backoff = FIRST_BACKOFF;
     loop {
         let started = Instant::now();
-        // Boxed: the future is large.
         let services_shutdown = shutdown.child_token();
-        let result = Box::pin(run_pipeline(&config, &pod, &slot, services_shutdown.clone())).await;
+        // Boxed: the future is large.
+        let mut services = Box::pin(run_pipeline(&config, &pod, &slot, services_shutdown.clone()));
+        let result = tokio::select! {
+            // cancel-safe: polled again below
+            ended = &mut services => ended,
+            // Also the services themselves end it, if one of them cannot go on. The others then drain, which takes a while.
+            () = services_shutdown.cancelled() => {
+                if is_only { slot.set_stopping() } else { slot.set_draining() }
+                services.await
+            }
+        };
         // Whatever has started stops, even if something else could not start.
         services_shutdown.cancel();
         // Services that did not stop still renew the lease. Only the end of the process ends them, so that another pod can lead.

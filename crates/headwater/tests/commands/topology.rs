@@ -7,7 +7,9 @@ use mongodb::bson::{Document, doc};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use servicebus::administration::{AdministrationClient, EntityDescription};
 
-use crate::fixture::CliFixture;
+use testkit::wait::wait_for;
+
+use crate::fixture::{CliFixture, SOON};
 
 const SUBSCRIPTION: &str = "events/Subscriptions/read-models";
 
@@ -62,6 +64,69 @@ async fn immutable_differences_are_refused_and_nothing_changes() {
         "{refused}"
     );
     assert!(bus.get(SUBSCRIPTION).await.unwrap().is_none());
+}
+
+/// Two pipelines whose subscriptions and read models are their own.
+const TWO_PIPELINES: &str = "producer: { start: now }
+pipelines:
+  orders: { service_bus: { topic: orders }, read_models: { database: VIEWS, orders: { when: { Placed: { $set: { n: 1 } } } } } }
+  bills: { service_bus: { topic: bills }, source: { collection: bills } }
+";
+
+async fn two_pipelines(purpose: &str) -> CliFixture {
+    let fixture = CliFixture::new(purpose, TWO_PIPELINES).await;
+    fixture.edit_config(|text| text.replacen("pipeline: shop\n", "", 1));
+    fixture
+}
+
+#[tokio::test]
+async fn topology_apply_serves_every_pipeline() {
+    let fixture = two_pipelines("topology_pipelines").await;
+    let created = fixture.run(&["topology", "apply"]).await.success();
+    let paths = ["orders", "orders/Subscriptions/read-models", "bills", "bills/Subscriptions/read-models"];
+    assert_eq!(created.lines().collect::<Vec<_>>(), paths.map(|path| format!("{path}: created")));
+    let stored = fixture.coordination.collection::<Document>("subscriptions").count_documents(doc! {}).await.unwrap();
+    assert_eq!(stored, 2, "the delivery limit of each");
+    let left = fixture.run(&["topology", "apply", "--pipeline", "bills"]).await.success();
+    assert_eq!(left, "bills: unchanged\nbills/Subscriptions/read-models: unchanged\n");
+}
+
+#[tokio::test]
+async fn a_refused_pipeline_changes_no_entity_of_another() {
+    let fixture = two_pipelines("topology_refused").await;
+    let bus = fixture.administration();
+    bus.create("bills", &EntityDescription::topic(&[])).await.unwrap();
+    let refused = fixture.run(&["topology", "apply"]).await.failure();
+    assert!(refused.contains("nothing was changed") && refused.contains("bills"), "{refused}");
+    assert!(bus.get("orders").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn status_has_a_line_for_every_pipeline() {
+    let fixture = two_pipelines("status_pipelines").await;
+    fixture.run(&["topology", "apply"]).await.success();
+    let stopped = fixture.run(&["status"]).await;
+    assert_eq!(stopped.status.code(), Some(4), "{}", stopped.stdout);
+    assert!(stopped.stderr.contains("2 of 2 pipelines are unhealthy: `orders`, `bills`"), "{}", stopped.stderr);
+
+    let pod = fixture.start_pod("pod-1");
+    let table = wait_for("both pipelines to be healthy", SOON, async || {
+        let output = fixture.run(&["status"]).await;
+        if output.status.success() { Ok(output.stdout) } else { Err(output.stdout + &output.stderr) }
+    })
+    .await;
+    for pipeline in ["orders", "bills"] {
+        let line = table.lines().find(|line| line.starts_with(pipeline)).unwrap_or_else(|| panic!("{table}"));
+        assert!(line.contains("pod-1"), "{table}");
+    }
+    let json = fixture.run(&["status", "--json"]).await.json();
+    let names: Vec<_> = json["pipelines"].as_array().unwrap().iter().map(|one| one["pipeline"].clone()).collect();
+    assert_eq!(names, ["orders", "bills"]);
+    // One of them alone, in full.
+    let one = fixture.run(&["status", "--json", "--pipeline", "bills"]).await.json();
+    assert_eq!(one["pipeline"], "bills");
+    pod.terminate();
+    assert!(pod.wait_for_exit(SOON).await.success());
 }
 
 #[tokio::test]

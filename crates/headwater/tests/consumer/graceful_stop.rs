@@ -21,7 +21,10 @@ async fn a_leader_stopped_under_load_publishes_and_applies_once() {
 
 #[tokio::test]
 async fn rollouts_under_load_publish_and_apply_once() {
-    let outcome = rollout_soak::run(Path::new(BINARY), &RolloutSoakOptions::short(11)).await.unwrap();
+    let mut options = RolloutSoakOptions::short(11);
+    // Two releases take turns; here both are of the same build.
+    options.previous = Some(BINARY.into());
+    let outcome = rollout_soak::run(Path::new(BINARY), &options).await.unwrap();
     println!("{outcome}");
     assert!(outcome.is_clean(), "{outcome}");
     assert!(outcome.rollouts() == 2 && outcome.acknowledged() > 0, "{outcome}");

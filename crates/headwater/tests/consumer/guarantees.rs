@@ -26,6 +26,16 @@ async fn read_models_equal_a_fold_without_a_sequence() {
     assert_eq!(outcome.missing(&options), [""; 0], "{outcome}");
 }
 
+/// The faults of the nemesis on a bus that also detaches links, throttles, loses locks and fails over, every few seconds.
+#[tokio::test]
+async fn read_models_equal_a_fold_of_the_source_on_a_harsh_bus() {
+    let mut options = ConsumerSoakOptions::short(5);
+    options.base.harsh_scale = Some(100.0);
+    let outcome = run(Path::new(BINARY), &options).await.unwrap();
+    println!("{outcome}");
+    assert!(outcome.is_clean() && outcome.unexpected_exits.is_empty(), "{outcome}");
+}
+
 /// The failpoint breaks this guarantee within ten seeds, and the same seeds without it are clean.
 async fn assert_failpoint_is_found(defect: Failpoint, violation: SoakViolation) {
     assert_eq!(expected_violation(defect), violation);

@@ -6,7 +6,8 @@ use mongodb::bson::{Document, doc};
 use mongodb::{Client, Collection};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use testkit::bus::TestBroker;
-use testkit::process::Process;
+use testkit::issuer::{AUDIENCE, CLIENT, TENANT, TokenIssuer};
+use testkit::process::{Process, Program};
 use testkit::wait::wait_for;
 
 use crate::BINARY;
@@ -207,5 +208,46 @@ async fn a_certificate_takes_the_place_of_a_password() {
     std::fs::write(folder.join("client.pem"), renewed).unwrap();
     pod.wait_for_line(RESTARTING, SOON).await;
     stop_pod(pod).await;
+    broker.stop().await;
+}
+
+/// MongoDB's community server does not have the mechanism, so it refuses the token. The request for it is what can be shown here.
+#[tokio::test]
+async fn a_mongodb_user_can_be_an_identity_of_entra_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = testkit::bus::create_access(folder.path()).unwrap().certificate.unwrap();
+    let issuer = TokenIssuer::start(folder.path(), &files).await;
+    let federated = folder.path().join("federated");
+    std::fs::write(&federated, "federated-1").unwrap();
+    let (broker, server) = (start_broker().await, testkit::mongo::shared().await.unwrap());
+    let separator = if server.uri().contains('?') { "&" } else { "/?" };
+    // The issuer of the tests issues tokens for this resource only.
+    let uri = format!(
+        "{}{separator}authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:azure,TOKEN_RESOURCE:{AUDIENCE}",
+        server.uri()
+    );
+    let config = folder.path().join("headwater.yaml");
+    let bus = broker.endpoint().connection_string();
+    let text = format!(
+        "format: 1\npipeline: shop\nsource: {{ uri: \"{uri}\", database: shop, collection: events }}\n\
+         service_bus: {{ connection_string: \"{bus}\" }}\nproducer: {{ start: now }}\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let run = async || {
+        let program = Program::new(BINARY).args(["check", "--config", config.to_str().unwrap()]);
+        let program = program.env("AZURE_TENANT_ID", TENANT).env("AZURE_CLIENT_ID", CLIENT);
+        let program = program.env("AZURE_FEDERATED_TOKEN_FILE", &federated);
+        let program = program.env("AZURE_AUTHORITY_HOST", issuer.authority()).env("SSL_CERT_FILE", &files.ca_file);
+        let check = program.start().unwrap();
+        assert!(!check.wait_for_exit(SOON).await.success());
+        check.lines().into_iter().map(|line| line.text + "\n").collect::<String>()
+    };
+    let refused_by_server = run().await;
+    assert!(issuer.requests() > 0, "{refused_by_server}");
+    assert!(refused_by_server.contains("MONGODB-OIDC"), "{refused_by_server}");
+    assert!(!refused_by_server.contains("eyJ"), "a token: {refused_by_server}");
+    std::fs::write(&federated, "of somebody else").unwrap();
+    let refused_by_issuer = run().await;
+    assert!(refused_by_issuer.contains("failed to obtain an Entra ID token"), "{refused_by_issuer}");
     broker.stop().await;
 }

@@ -1,10 +1,14 @@
 //! Several pipelines in one process: they work side by side, and their leaders are spread over the pods.
 
+use std::path::Path;
+
+use bench::soak::pipelines_soak::{self, PipelinesSoakOptions};
 use mongodb::bson::{Document, doc};
 use serde_json::Value as Json;
 use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
+use crate::BINARY;
 use crate::fixture::{PodFixture, SOON, cluster_config};
 
 fn several(pods: usize, pipelines: &[(&str, &str)]) -> TestClusterConfig {
@@ -98,6 +102,42 @@ async fn a_failed_pipeline_starts_again_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_drains_is_not_ready_but_its_pod_is() {
+    let mut fixture = PodFixture::start(several(1, &[("other", "")])).await;
+    wait_for_order_in(&fixture, "other").await;
+    let service = |report: &Json, role: &str| {
+        let pipelines = report["pipelines"].as_array().unwrap();
+        let services = pipelines.iter().filter(|one| one["pipeline"] == "other").flat_map(|one| {
+            one["services"].as_array().unwrap().iter().filter(|service| service["name"] == "pipeline").cloned()
+        });
+        services.into_iter().any(|service| service["role"] == role)
+    };
+    // Events of both pipelines wait, so that a drain lasts as long as this test needs.
+    fixture.0.broker_mut().pause().await;
+    place_order(&fixture, "other", "order-2").await;
+    let checkpoints = fixture.0.coordination().collection::<Document>("checkpoints");
+    let set = doc! { "$set": { "cluster": "replica set of somebody else" } };
+    checkpoints.update_one(doc! { "_id": "other" }, set).await.unwrap();
+    wait_for("the pipeline to drain", SOON, async || {
+        let report: Json = serde_json::from_str(&fixture.get("/readyz").await.body).unwrap();
+        if service(&report, "draining") && report["stopping"] == false { Ok(()) } else { Err(report) }
+    })
+    .await;
+    fixture.0.broker_mut().resume();
+    wait_for("the pod to be ready without it", SOON, async || {
+        let reply = fixture.get("/readyz").await;
+        let report: Json = serde_json::from_str(&reply.body).unwrap();
+        if reply.status == 200 && service(&report, "failed") { Ok(()) } else { Err(report) }
+    })
+    .await;
+}
+
+async fn wait_for_order_in(fixture: &PodFixture, pipeline: &str) {
+    place_order(fixture, pipeline, "order-1").await;
+    wait_for_order(fixture, pipeline, "order-1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn leaders_are_spread_again_after_a_pod_restarts() {
     let mut config = several(2, &[("two", ""), ("three", ""), ("four", "")]);
     config.environment.push(("HEADWATER__COORDINATION__BALANCE_INTERVAL".to_owned(), "1s".to_owned()));
@@ -119,4 +159,12 @@ async fn wait_for_leases(fixture: &PodFixture, expected: [usize; 2]) {
         held => Err(held),
     })
     .await;
+}
+
+/// A short `cargo xtask soak pipelines`.
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_pipelines_cost_the_others_nothing() {
+    let outcome = pipelines_soak::run(Path::new(BINARY), &PipelinesSoakOptions::short()).await.unwrap();
+    println!("{outcome}");
+    assert!(outcome.is_clean(), "{outcome}");
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mongodb::bson::{Document, doc};
 use testkit::cluster::MongoTopology;
 use testkit::wait::wait_for;
 
@@ -62,4 +63,29 @@ async fn a_stopping_pod_is_unready_and_serves_until_drained() {
     ];
     let positions = order.map(at);
     assert!(positions.is_sorted(), "{order:?} at {positions:?}");
+}
+
+/// The source is not that of the checkpoint any more: the pod drains, and then ends by itself.
+#[tokio::test]
+async fn a_pod_that_ends_by_itself_is_unready_while_it_drains() {
+    let mut fixture = PodFixture::start(cluster_config(MongoTopology::Shared)).await;
+    wait_for("the pod to be ready", SOON, async || match fixture.get("/readyz").await.status {
+        200 => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    fixture.0.broker_mut().pause().await;
+    fixture.insert("order-1", 1).await;
+    let checkpoints = fixture.0.coordination().collection::<Document>("checkpoints");
+    let set = doc! { "$set": { "cluster": "replica set of somebody else" } };
+    assert_eq!(checkpoints.update_one(doc! { "_id": "shop" }, set).await.unwrap().matched_count, 1);
+    wait_for("the pod to be unready", SOON, async || {
+        let PodReply { status, body } = fixture.get("/readyz").await;
+        let report: serde_json::Value = serde_json::from_str(&body).unwrap();
+        if status == 503 && report["stopping"] == true { Ok(()) } else { Err(report) }
+    })
+    .await;
+    fixture.0.broker_mut().resume();
+    let status = fixture.pod().wait_for_exit(SOON).await;
+    assert_eq!(status.code(), Some(3), "{}", fixture.pod().tail());
 }

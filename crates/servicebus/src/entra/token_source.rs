@@ -69,6 +69,12 @@ impl TokenSource {
         self.entra.issuer()
     }
 
+    /// The text of a valid token, and when it expires: for services besides Service Bus.
+    pub async fn access_token(&self) -> Result<(String, std::time::Instant), Error> {
+        let token = self.token().await?;
+        Ok((token.text.to_string(), token.expires_at.into_std()))
+    }
+
     /// The present token, or a new one if it is due. Fails only if there is no valid token.
     pub(crate) async fn token(&self) -> Result<AccessToken, Error> {
         let now = Instant::now();

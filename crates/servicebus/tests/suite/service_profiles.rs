@@ -40,6 +40,16 @@ async fn idle_links_are_detached_and_then_the_connection_closed() {
     assert!(!received.is_empty());
 }
 
+/// A wait for a session is longer than the idle time, and no frame is sent meanwhile.
+#[tokio::test]
+async fn a_client_that_waits_for_a_session_is_not_idle() {
+    let idle = Duration::from_millis(200);
+    let profile = ServiceProfile { link_idle: Some(idle), connection_idle: Some(idle), ..ServiceProfile::default() };
+    let (_broker, client) = start(profile).await;
+    let accepted = client.accept_next_session(ORDERS, idle * 10).await;
+    assert!(matches!(accepted, Ok(None)), "the wait ends without a session: {:?}", accepted.err());
+}
+
 #[tokio::test]
 async fn a_refused_transfer_detaches_its_publisher() {
     let (_broker, client) = start(ServiceProfile { detaches_publishers: true, ..ServiceProfile::default() }).await;

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 
 use broker::access::AccessKeys;
-use broker::{Broker, Config, TlsFiles};
+use broker::profile::ProfileName;
+use broker::{Broker, Config, ServiceProfile, TlsFiles};
 use local_cluster::{BrokerAccess, BrokerEndpoint};
 use servicebus::Client;
 use servicebus::administration::AdministrationClient;
 use tempfile::TempDir;
 
-use super::{access, administration, client, is_secured};
+use super::{access, administration, client, is_secured, profile};
 
-/// A broker that requires TLS and keys if the [test run](is_secured) does.
+/// A broker that requires TLS and keys if the [test run](is_secured) does, with its [profile].
 pub struct TestBroker {
     broker: Broker,
     endpoint: BrokerEndpoint,
@@ -27,6 +28,16 @@ impl TestBroker {
         let access = files.as_ref().map(|folder| access::create_access(folder.path()).expect("the folder is writable"));
         if let Some(access) = &access {
             require(&mut config, access);
+        }
+        if let Some((name, scale)) = profile().filter(|_| config.profile == ServiceProfile::default()) {
+            let name = match name.as_str() {
+                "azure-standard" => ProfileName::AzureStandard,
+                "azure-premium" => ProfileName::AzurePremium,
+                "harsh" => ProfileName::Harsh,
+                other => panic!("there is no profile `{other}`"),
+            };
+            config.set_tier(name.tier());
+            config.profile = name.profile(scale, 1);
         }
         let broker = Broker::start(config).await.expect("the broker starts");
         let endpoint = BrokerEndpoint { address: broker.address(), access };

@@ -43,7 +43,12 @@ impl ClusterBroker {
     pub(super) async fn start(config: &TestClusterConfig, folder: &Path) -> Result<Self, Error> {
         let entities = folder.join("entities.json");
         write_file(&entities, &config.entities())?;
-        let arguments = config.broker_arguments.clone();
+        let mut arguments = config.broker_arguments.clone();
+        if let Some((name, scale)) =
+            bus::profile().filter(|_| !arguments.iter().any(|argument| argument == "--profile"))
+        {
+            arguments.extend(["--profile".to_owned(), name, "--profile-scale".to_owned(), scale.to_string()]);
+        }
         let (binary, data_dir) = (config.binary.clone(), folder.join("broker"));
         let access = config.pods_key.map(|_| access::create_access(folder)).transpose();
         let access = access.map_err(Error::io("create keys and certificates"))?;

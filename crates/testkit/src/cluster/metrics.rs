@@ -11,6 +11,10 @@ impl PodMetrics {
         Self { page }
     }
 
+    pub fn page(&self) -> &str {
+        &self.page
+    }
+
     /// The value of one sample, named with its labels; 0 when the page has no such sample.
     pub fn value(&self, sample: &str) -> u64 {
         let value = |line: &str| line.strip_prefix(sample)?.strip_prefix(' ')?.parse::<f64>().ok();

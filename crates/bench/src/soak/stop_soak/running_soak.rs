@@ -39,8 +39,12 @@ pub(crate) struct SoakComparison {
 }
 
 impl RunningSoak {
-    pub(crate) async fn start(binary: &Path, options: &StopSoakOptions) -> Result<Self, Error> {
+    /// `first`: the binary that the pods begin with, if it is not that of the cluster.
+    pub(crate) async fn start(binary: &Path, first: Option<&Path>, options: &StopSoakOptions) -> Result<Self, Error> {
         let mut cluster = TestCluster::start(options.blueprint(binary)).await?;
+        for pod in 0..options.pods {
+            cluster.pod_mut(pod).set_executable(first.unwrap_or(binary));
+        }
         let observer = CoordinationObserver::start(&cluster).await?;
         let views = cluster.mongo().client().database(&format!("{}_views", cluster.mongo().source()));
         cluster.start_pods()?;
