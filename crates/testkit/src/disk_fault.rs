@@ -23,7 +23,7 @@ pub struct FaultyDisk {
 pub struct DiskFault {
     pub is_full: bool,
     pub sync_delay: Duration,
-    /// What a process is told that asks for the free space; `None`: as much as there is.
+    /// The free space that a process sees; `None`: as much as there is.
     pub max_free_mebibytes: Option<u32>,
 }
 
