@@ -177,7 +177,7 @@ fn make_private(file: &File, name: &str, private: u32) {
         return;
     }
     if let Err(error) = file.set_permissions(Permissions::from_mode(private)) {
-        let mode = format_args!("{:o}", mode & 0o7777).to_string();
+        let mode = format!("{:o}", mode & 0o7777);
         warn!(name, mode, %error, "other accounts have rights in the data folder: remove them, or use a folder that belongs to this account");
     }
 }
