@@ -99,8 +99,16 @@ impl Core {
         let id = self.find_entity(path)?;
         let entity = self.entities.get(&id).expect("found by path");
         entity.description.check_update(&description)?;
-        self.state.limits.tier.check(&description)?;
-        self.check_forwarding(path, &description)?;
+        // SDKs send all properties back. Those that an earlier version accepted, and that do not change, do not stand in the way of the others.
+        let problem = |description| self.state.limits.tier.check(description).err();
+        if let Some(error) = problem(&description)
+            && problem(&entity.description).is_none_or(|known| known.to_string() != error.to_string())
+        {
+            return Err(error);
+        }
+        if entity.description.forwarding() != description.forwarding() {
+            self.check_forwarding(path, &description)?;
+        }
         let json = serde_json::to_vec(&description).expect("a description is plain data");
         let record = EntityRecord { updated_at: call.now, ..entity.record(&json) };
         self.state.append_record(call, &JournalRecord::Entity(record))?;

@@ -146,6 +146,23 @@ fn a_loop_is_refused() {
     fixture.queue("other", |queue| queue.egress.forward_to = Some("b".into()));
 }
 
+/// SDKs send all properties back with an update.
+#[test]
+fn a_lost_destination_does_not_refuse_other_updates() {
+    let mut fixture = CoreFixture::new();
+    fixture.queue("a", |_| {});
+    forwarding(&mut fixture, "b", "a");
+    fixture.call(|core, call| core.delete(call, "a")).unwrap();
+    let mut description = QueueDescription::default();
+    description.egress.forward_to = Some("a".into());
+    description.egress.lock_duration = std::time::Duration::from_secs(5);
+    let update = EntityDefinition::Queue(description.clone());
+    fixture.call(|core, call| core.update(call, "b", update)).unwrap();
+    description.egress.forward_to = Some("missing".into());
+    let update = EntityDefinition::Queue(description);
+    assert!(fixture.call(|core, call| core.update(call, "b", update)).is_err());
+}
+
 /// The service accepts it: the SDK's own suite sets it.
 #[test]
 fn an_entity_that_forwards_to_itself_ends_after_four_hops() {

@@ -338,6 +338,7 @@ impl GenerationService {
         }
         tracing::info!(generation = next.number, events = totals.events, "the read models are built; switching");
         next.since = Some(mongodb::bson::DateTime::now());
+        generation::record_built_collections(self.views(), &mut next).await?;
         match self.store.replace(next).await? {
             None => Ok(GenerationStage::Building),
             Some(switching) => {

@@ -176,6 +176,7 @@ impl Builder {
             options,
             token: self.parts.stream_token().await?,
             started: Instant::now(),
+            paused_for: Mutex::default(),
             totals: Mutex::new(totals),
         });
         let (mut idle_passes, mut events) = (0, 0);
@@ -232,6 +233,8 @@ struct BuildRun {
     options: BuildOptions,
     token: Option<ResumeToken>,
     started: Instant,
+    /// A build does not catch up what it missed in a pause.
+    paused_for: Mutex<Duration>,
     totals: Mutex<BuildTotals>,
 }
 
@@ -320,7 +323,7 @@ impl BuildRun {
 
     /// Waits while an operator has paused builds, and while secondaries of the source cannot follow the primary: a build reads much.
     async fn wait_while_paused(&self, report: &impl BuildProgressReport) -> Result<(), Error> {
-        let mut paused = None;
+        let (mut paused, since) = (None, Instant::now());
         loop {
             let pause = match report.is_paused().await? {
                 true => Some(BuildPause::Operator),
@@ -333,6 +336,9 @@ impl BuildRun {
                 tracing::warn!(reason = ?pause, "build paused");
             }
             if pause.is_none() {
+                if paused.is_some() {
+                    *self.paused_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner) += since.elapsed();
+                }
                 return Ok(());
             }
             paused = pause;
@@ -356,7 +362,8 @@ impl BuildRun {
     async fn throttle(&self) {
         let Some(rate) = self.options.rate.filter(|rate| *rate > 0) else { return };
         let due = Duration::from_secs_f64(self.totals().events as f64 / f64::from(rate));
-        sleep(due.saturating_sub(self.started.elapsed())).await;
+        let paused = *self.paused_for.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        sleep((due + paused).saturating_sub(self.started.elapsed())).await;
     }
 
     async fn build_group(&self, cursors: Vec<UnbuiltCursor>) -> Result<BuiltGroup, Error> {

@@ -57,6 +57,8 @@ pub struct ModelVersion {
     pub since: u64,
     /// The collection that pods write.
     pub collection: String,
+    /// Set when its switch begins: the UUID of the built collection, in hex. Another collection of that name is not the build.
+    pub built: Option<String>,
     /// It lacks events, or holds some as an earlier declaration had it.
     pub incomplete: Option<(IncompleteReason, DateTime)>,
 }
@@ -142,13 +144,20 @@ impl fmt::Display for IncompleteReason {
 impl ModelVersion {
     /// A version that all cursors hold for.
     pub fn first(name: &str, declaration: ReadModelDeclaration, fingerprint: String) -> Self {
-        Self { declaration, fingerprint, since: FIRST_GENERATION, collection: name.to_owned(), incomplete: None }
+        Self {
+            declaration,
+            fingerprint,
+            since: FIRST_GENERATION,
+            collection: name.to_owned(),
+            built: None,
+            incomplete: None,
+        }
     }
 
     /// A version that is built from the source, in a collection of its own.
     pub fn to_build(name: &str, declaration: ReadModelDeclaration, fingerprint: String, since: u64) -> Self {
         let collection = format!("{BUILD_PREFIX}{since}_{name}");
-        Self { declaration, fingerprint, since, collection, incomplete: None }
+        Self { declaration, fingerprint, since, collection, built: None, incomplete: None }
     }
 
     /// Aggregates are parked under this name: a version of its own has entries of its own.
@@ -162,7 +171,12 @@ impl ModelVersion {
     }
 
     fn applied(&self, name: &str) -> Result<AppliedModel, Error> {
-        Ok(AppliedModel { projection: Arc::new(self.compile(name)?), name: name.to_owned(), since: self.since })
+        Ok(AppliedModel {
+            projection: Arc::new(self.compile(name)?),
+            name: name.to_owned(),
+            since: self.since,
+            is_building: self.collection.starts_with(BUILD_PREFIX),
+        })
     }
 }
 
@@ -306,6 +320,7 @@ fn write_versions(versions: &BTreeMap<String, ModelVersion>) -> Vec<Document> {
             "fingerprint": &version.fingerprint,
             "since": to_i64(version.since),
             "collection": &version.collection,
+            "built": version.built.clone(),
             "incomplete": incomplete,
         }
     };
@@ -326,6 +341,7 @@ fn read_versions(document: &Document, field: &'static str) -> Result<BTreeMap<St
             fingerprint: version.get_str("fingerprint").ok()?.to_owned(),
             since: version.get_i64("since").ok()?.unsigned_abs(),
             collection: version.get_str("collection").ok()?.to_owned(),
+            built: version.get_str("built").ok().map(str::to_owned),
             incomplete,
         };
         Some((version.get_str("name").ok()?.to_owned(), read))

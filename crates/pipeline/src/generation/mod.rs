@@ -29,4 +29,5 @@ pub use fence::raise_fence;
 pub use store::{GENERATIONS, GenerationStore};
 pub use switch::{
     carry_discards, complete_switch, create_unique_indexes, drop_builds, free_space_problem, prepare_build,
+    record_built_collections,
 };

@@ -65,8 +65,9 @@ pub async fn complete_switch(
     let mut next = switching.next.clone();
     for (name, version) in &mut next {
         if version.collection != *name {
-            view::without_orphans(views.client(), store.pipeline(), rename(views, &version.collection, name)).await?;
+            view::without_orphans(views.client(), store.pipeline(), rename(views, version, name)).await?;
             version.collection.clone_from(name);
+            version.built = None;
         }
     }
     let removed = |versions: &BTreeMap<String, ModelVersion>| {
@@ -75,9 +76,14 @@ pub async fn complete_switch(
     };
     let mut kept = removed(&switching.kept);
     kept.extend(removed(&switching.serving));
-    let replaced = switching.serving.iter().filter(|(name, version)| next.get(*name).is_some_and(|it| it != *version));
     let mut previous = switching.previous.clone();
-    previous.extend(replaced.map(|(name, version)| (name.clone(), version.clone())));
+    for (name, version) in &switching.serving {
+        let Some(successor) = next.get(name).filter(|successor| *successor != version) else { continue };
+        // The same definition, built anew, does not replace what a rollback would go back to.
+        if successor.fingerprint != version.fingerprint || !previous.contains_key(name) {
+            previous.insert(name.clone(), version.clone());
+        }
+    }
     let active = Generation {
         stage: GenerationStage::Active,
         serving: next,
@@ -92,8 +98,35 @@ pub async fn complete_switch(
     store.replace(active).await
 }
 
-/// Readers find documents at every moment: the rename replaces the collection in one step. Repeated: the built collection is gone, and done.
-async fn rename(views: &Database, from: &str, to: &str) -> Result<(), Error> {
+/// Notes which collections were built, before the switch renames them.
+pub async fn record_built_collections(views: &Database, switching: &mut Generation) -> Result<(), Error> {
+    let names: Vec<String> = switching.to_build().map(|(name, _)| name.clone()).collect();
+    for version in names.iter().filter_map(|name| switching.next.get_mut(name)) {
+        version.built = collection_uuid(views, &version.collection).await?;
+    }
+    Ok(())
+}
+
+/// In hex; `None` if there is no such collection.
+async fn collection_uuid(views: &Database, collection: &str) -> Result<Option<String>, Error> {
+    let command = doc! { "listCollections": 1, "filter": { "name": collection } };
+    let reply = views.run_command(command).await.map_err(store_error("read the id of the built collection"))?;
+    let found = reply.get_document("cursor").ok().and_then(|cursor| cursor.get_array("firstBatch").ok()?.first());
+    let info = found.and_then(Bson::as_document).and_then(|found| found.get_document("info").ok());
+    let uuid = info.and_then(|info| match info.get("uuid") {
+        Some(Bson::Binary(uuid)) => Some(uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        _ => None,
+    });
+    Ok(uuid)
+}
+
+/// Readers find documents at every moment: the rename replaces the collection in one step. Repeated: the built collection is gone, and done. A pod that
+/// knows an earlier stage may have created an empty one of its name since.
+async fn rename(views: &Database, version: &ModelVersion, to: &str) -> Result<(), Error> {
+    let from = &version.collection;
+    if version.built.is_some() && collection_uuid(views, from).await? != version.built {
+        return Ok(());
+    }
     let namespace = |collection: &str| format!("{}.{collection}", views.name());
     let command = doc! {
         "renameCollection": namespace(from), "to": namespace(to), "dropTarget": true,
@@ -115,7 +148,11 @@ pub async fn drop_builds(views: &Database, active: &Generation) -> Result<(), Er
         // Another pipeline in this database may build now, in a generation of its own: its read models have other names.
         let is_own = |name: &str| {
             [&active.serving, &active.kept, &active.previous].iter().any(|versions| versions.contains_key(name))
-                || active.declined.as_ref().is_some_and(|declined| declined.contains(&format!("{name}=")))
+                || active
+                    .declined
+                    .iter()
+                    .flat_map(|declined| declined.split(','))
+                    .any(|model| model.split_once('=').is_some_and(|(declined, _)| declined == name))
         };
         if let Some((number, name)) = number
             && number.parse::<u64>().is_ok_and(|number| number <= active.number)

@@ -22,6 +22,8 @@ pub struct AppliedModel {
     pub name: String,
     /// Cursors of this generation and later hold for it.
     pub since: u64,
+    /// It does not serve yet.
+    pub is_building: bool,
 }
 
 /// What a transaction does with events.
@@ -51,6 +53,7 @@ impl ModelSet {
             name: projection.name().to_owned(),
             projection,
             since: FIRST_GENERATION,
+            is_building: false,
         };
         Self {
             generation: FIRST_GENERATION,

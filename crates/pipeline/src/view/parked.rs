@@ -35,10 +35,12 @@ pub enum ParkReason {
     DeadLettered,
     /// An operator has paused the read model. Its events are applied when it is resumed.
     Paused,
+    /// The read model lacks earlier events of the aggregate: the read-model database was restored to a time before its build.
+    NotBuilt,
 }
 
 impl ParkReason {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Poison,
         Self::VersionRegressed,
         Self::Unhealable,
@@ -47,6 +49,7 @@ impl ParkReason {
         Self::DeliveryCount,
         Self::DeadLettered,
         Self::Paused,
+        Self::NotBuilt,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -59,6 +62,7 @@ impl ParkReason {
             Self::DeliveryCount => "delivery_count",
             Self::DeadLettered => "dead_lettered",
             Self::Paused => "paused",
+            Self::NotBuilt => "not_built",
         }
     }
 
@@ -70,9 +74,8 @@ impl ParkReason {
     pub(super) const fn affects_all_models(self) -> bool {
         match self {
             Self::VersionRegressed | Self::Unhealable => true,
-            Self::Poison | Self::Marker | Self::NoBody | Self::DeliveryCount | Self::DeadLettered | Self::Paused => {
-                false
-            }
+            Self::Poison | Self::Marker | Self::NoBody | Self::DeliveryCount | Self::DeadLettered => false,
+            Self::Paused | Self::NotBuilt => false,
         }
     }
 }

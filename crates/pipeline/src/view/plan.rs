@@ -359,9 +359,11 @@ impl<'a> TransactionPlanner<'a> {
         let first_sequence = state.cursor.is_none().then(|| self.rules.beginning_at(event)).flatten();
         let cursor = state.cursor.get_or_insert_default();
         cursor.first_sequence = cursor.first_sequence.or(first_sequence);
-        // A model that joined later gets no event before a build has applied the earlier ones. An aggregate without a cursor has none.
+        // A model that joined later gets no event before a build has applied the earlier ones. An aggregate without a cursor has none. One that serves has
+        // all of them, unless the read-model database was restored to a time before its build.
         let holds = if cursor.holds == 0 { self.models.generation } else { cursor.holds };
-        let outcome = self.apply_to_models(index, event, cursor, park_reason, None, |model| model.since <= holds);
+        let is_applied = |model: &AppliedModel| model.since <= holds || !model.is_building;
+        let outcome = self.apply_to_models(index, event, cursor, park_reason, None, is_applied);
         cursor.holds = if holds >= self.models.newest() { self.models.generation } else { holds };
         // Also when the event is parked: it is in the queue, so a redelivery is a duplicate. An event without its sequence has no place that
         // the cursor could move to.
@@ -423,7 +425,8 @@ impl<'a> TransactionPlanner<'a> {
     ) -> PlannedOutcome {
         let (mut is_poison, mut is_queued) = (false, false);
         let models = self.models.models.iter().enumerate().filter(|(_, applied)| holds_for(applied));
-        for (number, AppliedModel { projection: model, name, .. }) in models {
+        for (number, applied) in models {
+            let AppliedModel { projection: model, name, .. } = applied;
             let origin = StatementOrigin { event: index, model: ModelIndex::new(number) };
             // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
@@ -437,6 +440,9 @@ impl<'a> TransactionPlanner<'a> {
                 continue;
             }
             let park_reason = park_reason.or(is_paused.then_some(ParkReason::Paused));
+            let is_live = self.models.mode == ModelSetMode::Live;
+            let lacks_events = is_live && cursor.holds != 0 && applied.since > cursor.holds;
+            let park_reason = park_reason.or(lacks_events.then_some(ParkReason::NotBuilt));
             // Checked per model: the aggregate may be parked in one and current in another.
             let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
             // An aggregate that is parked already only queues; its reason stays that of the first event.

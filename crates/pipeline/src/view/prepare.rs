@@ -12,25 +12,27 @@ const NAMESPACE_EXISTS: i32 = 48;
 /// How the names of collections begin that a build fills.
 pub(crate) const BUILD_PREFIX: &str = "_headwater_build_";
 
-/// Creates what is missing and leaves the rest. An index that differs from an existing one of its name is an error. A pod that starts during a build
-/// leaves the unique indexes of its collections to the build.
+/// Creates what is missing and leaves the rest. An index that differs from an existing one of its name is an error. Collections of a build are left to the
+/// build: after the switch has renamed one, an empty one of its name could be renamed over it.
 pub async fn prepare(database: &Database, models: &[impl AsRef<dyn Projection>]) -> Result<(), Error> {
-    let is_wanted = |index: &Index| !index.is_unique() || !index.collection.starts_with(BUILD_PREFIX);
-    prepare_indexes(database, models, is_wanted).await
+    let is_wanted = |index: &Index| !index.collection.starts_with(BUILD_PREFIX);
+    prepare_indexes(database, models, |name| !name.starts_with(BUILD_PREFIX), is_wanted).await
 }
 
 /// As [`prepare`], without unique indexes: a build writes documents in another order than live events did.
 pub(crate) async fn prepare_build(database: &Database, models: &[impl AsRef<dyn Projection>]) -> Result<(), Error> {
-    prepare_indexes(database, models, |index| !index.is_unique()).await
+    prepare_indexes(database, models, |_| true, |index| !index.is_unique()).await
 }
 
 async fn prepare_indexes(
     database: &Database,
     models: &[impl AsRef<dyn Projection>],
+    is_created: impl Fn(&str) -> bool,
     is_wanted: impl Fn(&Index) -> bool,
 ) -> Result<(), Error> {
     let mut collections = vec![CURSORS.to_owned(), PARKED_EVENTS.to_owned()];
-    collections.extend(models.iter().flat_map(|model| model.as_ref().collections()));
+    let of_models = models.iter().flat_map(|model| model.as_ref().collections());
+    collections.extend(of_models.filter(|collection| is_created(collection)));
     for collection in &collections {
         create_collection(database, collection).await?;
     }

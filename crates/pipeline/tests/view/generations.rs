@@ -8,7 +8,8 @@ use mongodb::bson::{Bson, Document, doc};
 use pipeline::capture;
 use pipeline::generation::{
     BuildDependencies, BuildOptions, BuildProgressReport, BuildTotals, Builder, Error, Generation, GenerationStage,
-    ModelVersion, carry_discards, prepare_build, raise_fence,
+    GenerationStore, ModelVersion, carry_discards, complete_switch, prepare_build, raise_fence,
+    record_built_collections,
 };
 use pipeline::source::SourceConfig;
 use pipeline::view::{ApplierSetup, ApplyOutcome, DiscardScope, ModelSet, ParkedStore, PipelineStart};
@@ -311,4 +312,49 @@ async fn documents_are_built_as_the_source_has_them() {
     assert_eq!(totals.missing_count, 0);
     let built = contents(&fixture.views, &built_collection(&building)).await;
     assert_eq!(built, [doc! { "_id": 1, "name": "pen" }, doc! { "_id": 2, "name": "ink" }]);
+}
+
+#[tokio::test]
+async fn a_repeated_switch_keeps_what_was_built() {
+    let fixture = ViewFixture::shop("switch_repeated").await;
+    let events = order(3);
+    fixture.write_source(&events).await;
+    let (first, building) = generations("counts", &counts());
+    let live = pod(&fixture, first.model_set().unwrap());
+    live.apply(all_delivered(&events)).await;
+    build(&fixture, events_source(), &building).await;
+    let store = GenerationStore::new(&fixture.views, "shop");
+    let stored = store.create(building.clone()).await.unwrap();
+    let mut switching = Generation { number: 3, stage: GenerationStage::Switching, ..stored };
+    record_built_collections(&fixture.views, &mut switching).await.unwrap();
+    let switching = store.replace(switching).await.unwrap().unwrap();
+
+    // A pod renamed the collection and died; another one that knows the earlier stage creates it again, empty.
+    let namespace = |collection: &str| format!("{}.{collection}", fixture.views.name());
+    let rename = doc! { "renameCollection": namespace(&built_collection(&building)), "to": namespace("counts"), "dropTarget": true };
+    fixture.views.client().database("admin").run_command(rename).await.unwrap();
+    prepare_build(&fixture.views, "shop", &building).await.unwrap();
+
+    let active = complete_switch(&store, &fixture.views, switching).await.unwrap().unwrap();
+    assert_eq!(active.stage, GenerationStage::Active);
+    assert_eq!(contents(&fixture.views, "counts").await, [doc! { "_id": "order-1", "events": 3 }]);
+}
+
+#[tokio::test]
+async fn a_restored_cursor_parks_what_its_model_lacks() {
+    let fixture = ViewFixture::shop("restored_before_build").await;
+    let events = all_delivered(&order(3));
+    let (first, building) = generations("counts", &counts());
+    // As after a restore to a time before the build: the cursor does not hold for the new version, which serves.
+    pod(&fixture, first.model_set().unwrap()).apply(events[..1].to_vec()).await;
+    let mut serving = building.next.clone();
+    serving.get_mut("counts").unwrap().collection = "counts".to_owned();
+    let active = Generation { number: 3, serving, ..first };
+    let restored = pod(&fixture, active.model_set().unwrap());
+    assert_eq!(restored.apply(events[1..].to_vec()).await, [ApplyOutcome::Parked; 2]);
+    let cursors = fixture.views.collection::<Document>("_headwater_cursors");
+    let cursor = cursors.find_one(doc! {}).await.unwrap().unwrap();
+    let parked = cursor.get_document("parked").unwrap().get_document("counts@2").unwrap();
+    assert_eq!(parked.get_str("reason").unwrap(), "not_built", "{cursor}");
+    assert_eq!(contents(&fixture.views, "counts").await, Vec::<Document>::new());
 }

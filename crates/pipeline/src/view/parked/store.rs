@@ -347,6 +347,11 @@ impl ParkedStore {
         if is_resume && parked.reason != ParkReason::Paused {
             return Err(TransactionFailure::Fatal(Error::NotParked(model.to_owned())));
         }
+        if parked.reason == ParkReason::NotBuilt && matches!(operation, ParkedQueueOperation::Replay { .. }) {
+            // Events before the first one of the queue are missing.
+            let detail = "earlier events are missing; `headwater read-model rebuild` brings them back".to_owned();
+            return Ok(ParkedQueueResult::Refused { done: 0, detail });
+        }
         let limit = match operation {
             ParkedQueueOperation::Resume { refused: Some((done, _)) } => done + 1,
             ParkedQueueOperation::Resume { refused: None } => PAGE_EVENTS,
