@@ -101,7 +101,8 @@ pub async fn complete_switch(
 /// Notes which collections were built, before the switch renames them.
 pub async fn record_built_collections(views: &Database, switching: &mut Generation) -> Result<(), Error> {
     let names: Vec<String> = switching.to_build().map(|(name, _)| name.clone()).collect();
-    for version in names.iter().filter_map(|name| switching.next.get_mut(name)) {
+    for name in &names {
+        let Some(version) = switching.next.get_mut(name) else { continue };
         version.built = collection_uuid(views, &version.collection).await?;
     }
     Ok(())
