@@ -27,7 +27,7 @@ struct Args {
     #[arg(long, default_value_t = 12)]
     restarts: usize,
     /// `coordination.balance_interval` of the pods, in seconds
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     balance_interval: u64,
 }
 
